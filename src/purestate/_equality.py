@@ -1,0 +1,114 @@
+"""Equality, hash, copying and pickling of States.
+
+Copies and unpickled instances are frozen, have the same tree structure as their source
+and start without cached properties. None of this runs a constructor.
+"""
+
+import copy
+from typing import Any
+
+import jax
+import numpy as np
+
+from purestate._compat import is_tracer
+from purestate._construct import current
+from purestate._layout import AUX, layout_of, typed
+from purestate._pytree import new_instance, sealed_aux
+from purestate._values import default_of
+from purestate.errors import (
+    FieldError,
+    TracedEqualityError,
+    UnhashableStateError,
+)
+
+__all__ = ["are_equal", "copied", "deep_copied", "hashed", "reduced"]
+
+
+def are_equal(a: Any, b: Any) -> bool:
+    """Return whether two States of one class agree in everything that is compared.
+
+    Raises:
+        TracedEqualityError: a leaf is a tracer.
+    """
+    layout = layout_of(type(a))
+    specs = layout.specs
+    aux, other = sealed_aux(a), sealed_aux(b)
+    if aux is not other and any(
+        specs[name].compare and typed(x) != typed(y)
+        for name, x, y in zip(layout.static, aux.values, other.values, strict=True)
+    ):
+        return False
+    names = [name for name in layout.data if specs[name].compare]
+    rows = [{name: s.__dict__[name] for name in names} for s in (a, b)]
+    first, second = map(jax.tree_util.tree_flatten_with_path, rows)
+    for path, leaf in (*first[0], *second[0]):
+        if is_tracer(leaf):
+            raise TracedEqualityError(type(a), jax.tree_util.keystr(path, simple=True, separator="."))
+    if first[1] != second[1]:
+        return False
+    pairs = zip(first[0], second[0], strict=True)
+    return all(_same_leaf(x, y) for (_, x), (_, y) in pairs)
+
+
+def _same_leaf(a: Any, b: Any) -> bool:
+    if a is b and not hasattr(a, "dtype"):
+        return True
+    if not (hasattr(a, "dtype") and hasattr(b, "dtype")):
+        return type(a) is type(b) and bool(a == b)
+    if a.dtype != b.dtype or np.shape(a) != np.shape(b):
+        return False
+    if isinstance(a, jax.ShapeDtypeStruct) or isinstance(b, jax.ShapeDtypeStruct):
+        return bool(a == b)
+    if jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
+        a, b = jax.random.key_data(a), jax.random.key_data(b)
+    return bool(np.array_equal(np.asarray(a), np.asarray(b)))
+
+
+def hashed(self: Any) -> int:
+    """Return the hash of a State without data fields: that of its static values.
+
+    Raises:
+        UnhashableStateError: the class has data fields.
+    """
+    if layout_of(type(self)).data:
+        raise UnhashableStateError(type(self))
+    return hash(sealed_aux(self))
+
+
+def copied(self: Any) -> Any:
+    """Return a shallow copy, without cached properties."""
+    layout, aux = layout_of(type(self)), sealed_aux(self)
+    values = {name: self.__dict__[name] for name in layout.names}
+    return new_instance(layout.cls, values | {AUX: aux})
+
+
+def deep_copied(self: Any, memo: dict[int, Any]) -> Any:
+    """Return a copy whose data are copied too; static values are shared.
+
+    A static value compared by identity would otherwise give the copy another tree
+    structure.
+    """
+    layout, aux = layout_of(type(self)), sealed_aux(self)
+    values = {name: copy.deepcopy(self.__dict__[name], memo) for name in layout.data}
+    values |= dict(zip(layout.static, aux.values, strict=True))
+    return new_instance(layout.cls, values | {AUX: aux})
+
+
+def reduced(self: Any) -> tuple[Any, ...]:
+    """Return what pickle stores: the class and its fields by name."""
+    sealed_aux(self)
+    names = layout_of(type(self)).names
+    return _unpickled, (type(self), {name: self.__dict__[name] for name in names})
+
+
+def _unpickled(cls: type, values: dict[str, Any]) -> Any:
+    layout = current(cls)
+    for name in values:
+        if name not in layout.names:
+            raise FieldError.unknown(cls, name, layout.names)
+    held = {}
+    for name in layout.names:
+        held[name] = values[name] if name in values else default_of(layout.specs[name])
+    aux = layout.intern(held)
+    held |= dict(zip(layout.static, aux.values, strict=True))
+    return new_instance(cls, held | {AUX: aux})

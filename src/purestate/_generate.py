@@ -1,0 +1,266 @@
+"""The source of generated constructors and of the short way through `replace`.
+
+Everything that depends on the class alone is decided while writing, so that a call does
+only what its class needs. What they call when something is out of the ordinary lives in
+`_construct` and `_replace`.
+"""
+
+import dataclasses
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from purestate._codegen import define
+from purestate._compat import fills_dict
+from purestate._construct import (
+    REPLACERS,
+    Missing,
+    adopt,
+    base_init,
+    failed,
+    finish,
+    need,
+    number,
+    refuse,
+)
+from purestate._fields import is_initvar, is_stored
+from purestate._layout import AUX, Layout
+from purestate._pytree import store_lines
+from purestate._replace import replace, replaced
+from purestate._values import NUMBERS, converted, run_checks
+from purestate.errors import DeclarationError
+
+__all__ = ["make_init", "make_replace"]
+
+_MISSING: Any = dataclasses.MISSING
+
+
+def make_init(layout: Layout, namespace: dict[str, Any]) -> Callable[..., None]:
+    """Return an `__init__` that takes the fields, as `dataclasses` would write it.
+
+    Raises:
+        DeclarationError: a field without default after one with a default.
+    """
+    cls, specs = layout.cls, layout.specs
+    taken = [s for s in specs.values() if s.init and (is_stored(s) or is_initvar(s))]
+    ordered = [s for s in taken if not s.kw_only] + [s for s in taken if s.kw_only]
+    _check_order(cls, taken)
+    body = _Body(layout, namespace)
+    parameters = [body.parameter(spec) for spec in ordered]
+    split = len(taken) - sum(bool(s.kw_only) for s in taken)
+    if split < len(parameters):
+        parameters.insert(split, "*")
+    function = define(
+        cls,
+        f"__init__({', '.join(['_ps_self', *parameters, '**_ps_unknown'])})",
+        body.lines(ordered),
+        namespace,
+    )
+    function.__signature__ = _signature(ordered)  # type: ignore[attr-defined]
+    function.__annotations__ = {s.name: s.type for s in ordered} | {"return": None}
+    function.__purestate_generated__ = True  # type: ignore[attr-defined]
+    return function
+
+
+class _Body:
+    """Writes the lines of one generated `__init__`."""
+
+    def __init__(self, layout: Layout, namespace: dict[str, Any]) -> None:
+        self.layout, self.namespace = layout, namespace
+        has_post_init = hasattr(layout.cls, "__post_init__")
+        unset = [s for s in layout.specs.values() if is_stored(s) and not s.init]
+        self.slow = has_post_init or any(
+            s.default is s.default_factory is _MISSING for s in unset
+        )
+        self.preset = [] if self.slow else unset
+        # The standard library's replace would run converters again, and reset
+        # init=False fields: see `_adopt`.
+        self.adopts = bool(layout.converters or unset)
+        namespace |= {
+            "_ps_missing": Missing,
+            "_ps_refuse": refuse,
+            "_ps_need": need,
+            "_ps_adopt": adopt,
+            "_ps_frame": sys._getframe,
+            "_ps_replacers": REPLACERS,
+            "_ps_number": number,
+            "_ps_converted": converted,
+            "_ps_layout": layout,
+            "_ps_base_init": base_init,
+            "_ps_finish": finish,
+            "_ps_failed": failed,
+            "_ps_run_checks": run_checks,
+            "_ps_interned": layout.interned,
+            "_ps_intern": layout.intern,
+            "_ps_aux": layout.aux,
+            "_ps_array": Missing,  # becomes jax's own class once an array was seen
+        }
+
+    def parameter(self, spec: dataclasses.Field[Any]) -> str:
+        name = spec.name
+        if spec.default_factory is not _MISSING:
+            self.namespace[f"_ps_factory_{name}"] = spec.default_factory
+        elif spec.default is not _MISSING:
+            self.namespace[f"_ps_default_{name}"] = spec.default
+            return f"{name}=_ps_default_{name}"
+        return f"{name}=_ps_missing"
+
+    def lines(self, ordered: list[dataclasses.Field[Any]]) -> list[str]:
+        layout = self.layout
+        names = [spec.name for spec in ordered]
+        stored = [s.name for s in (*ordered, *self.preset) if is_stored(s)]
+        given = ", ".join(f"{name!r}: {name}" for name in names)
+        initvars = "".join(f"{s.name}, " for s in ordered if is_initvar(s))
+        values = ", ".join(f"{name!r}: {name}" for name in stored)
+        lines = [
+            f"if _ps_unknown or {AUX!r} in _ps_self.__dict__:",
+            f"    _ps_refuse(_ps_self, _ps_unknown, {{{given}}})",
+        ]
+        if self.adopts:
+            lines += [
+                "if _ps_frame(1).f_code in _ps_replacers:",
+                "    return _ps_adopt(_ps_self, _ps_frame(1))",
+            ]
+        body = [line for spec in (*ordered, *self.preset) for line in self.value(spec)]
+        body += [
+            "if type(_ps_self) is not _ps_cls:",
+            f"    return _ps_base_init(_ps_self, _ps_layout, {{{values}}}, ({initvars}))",
+        ]
+        body += self.slow_end(stored, initvars) if self.slow else self.end(stored)
+        return [
+            *lines,
+            "try:",
+            *(f"    {line}" for line in body or ["pass"]),
+            "except BaseException as _ps_error:",
+            f"    _ps_failed(_ps_self, _ps_layout, _ps_error, {self.slow})",
+            "    raise",
+        ]
+
+    def value(self, spec: dataclasses.Field[Any]) -> list[str]:
+        name = spec.name
+        required = spec.default is spec.default_factory is _MISSING
+        lines = []
+        if not spec.init:
+            self.parameter(spec)
+            made = "default" if spec.default is not _MISSING else "factory"
+            call = "" if made == "default" else "()"
+            lines += [f"{name} = _ps_{made}_{name}{call}"]
+        elif spec.default_factory is not _MISSING:
+            lines += [f"if {name} is _ps_missing: {name} = _ps_factory_{name}()"]
+        elif required and (name in self.layout.converters or name not in self.layout.arrays):
+            lines += [f"if {name} is _ps_missing: _ps_need(_ps_layout)"]
+        if name in self.layout.converters:
+            lines += [f"{name} = _ps_converted(_ps_layout, {name!r}, {name})"]
+        if name in self.layout.arrays:
+            lines += [
+                f"if type({name}) is not _ps_array: "
+                f"{name} = _ps_number(_ps_layout, {name!r}, {name})"
+            ]
+        return lines
+
+    def end(self, stored: list[str]) -> list[str]:
+        lines = []
+        if self.layout.static:
+            names = self.layout.static
+            key = ", ".join(f"{name}, type({name})" for name in names)
+            values = ", ".join(f"{name!r}: {name}" for name in names)
+            lines += [
+                "try:",
+                f"    _ps_aux = _ps_interned[{key}]()",
+                "except (KeyError, TypeError):",
+                "    _ps_aux = None",
+                "if _ps_aux is None:",
+                f"    _ps_aux = _ps_intern({{{values}}})",
+                f"    {''.join(f'{name}, ' for name in names)} = _ps_aux.values",
+            ]
+        lines += store_lines({name: name for name in stored} | {AUX: "_ps_aux"})
+        checks = ["_ps_run_checks(_ps_self, _ps_layout)"] if self.layout.checks else []
+        return lines + checks
+
+    def slow_end(self, stored: list[str], initvars: str) -> list[str]:
+        post = hasattr(self.layout.cls, "__post_init__")
+        call = [f"_ps_self.__post_init__({initvars})"] if post else []
+        where = "'__post_init__'" if post else "'__init__'"
+        return [
+            *(f"_ps_self.__dict__[{name!r}] = {name}" for name in stored),
+            *call,
+            f"_ps_finish(_ps_self, _ps_layout, {tuple(stored)!r}, {where})",
+        ]
+
+
+def make_replace(layout: Layout, namespace: dict[str, Any]) -> Callable[..., Any] | None:
+    """Return a short way through `replaced` for plain changes, None if there is none."""
+    if layout.checks or layout.derived or layout.cached or layout.strict:
+        return None
+    namespace |= {
+        "_ps_plain": layout.plain,
+        "_ps_replaced": replaced,
+        "_ps_weak": NUMBERS,
+    }
+    numbers = [
+        "for _ps_value in _ps_changes.values():",
+        "    if type(_ps_value) in _ps_weak:",
+        "        return _ps_replaced(_ps_self, _ps_changes)",
+    ]
+    build = ["_ps_set(_ps_made, '__dict__', {**_ps_self.__dict__, **_ps_changes})"]
+    if fills_dict(0):
+        build = [
+            "_ps_dict = _ps_made.__dict__",
+            "_ps_dict.update(_ps_self.__dict__)",
+            "_ps_dict.update(_ps_changes)",
+        ]
+    function = define(
+        layout.cls,
+        "replace(_ps_self, /, **_ps_changes)",
+        [
+            f"if {AUX!r} not in _ps_self.__dict__ or not _ps_changes.keys() <= _ps_plain:",
+            "    return _ps_replaced(_ps_self, _ps_changes)",
+            *(numbers if layout.arrays else []),
+            "_ps_made = _ps_new(_ps_cls)",
+            *build,
+            "return _ps_made",
+        ],
+        namespace,
+    )
+    function.__doc__ = replace.__doc__
+    function.__purestate_generated__ = True  # type: ignore[attr-defined]
+    return function
+
+
+def _check_order(cls: type, taken: list[dataclasses.Field[Any]]) -> None:
+    last = None
+    for spec in taken:
+        if spec.kw_only:
+            continue
+        if spec.default is not spec.default_factory:
+            last = spec.name
+        elif last is not None:
+            raise DeclarationError(
+                f"{cls.__name__}.{spec.name} has no default but follows {last}, which "
+                f"has one, so positions would be ambiguous: move {spec.name} up, give "
+                f"it a default, or make fields keyword-only (class "
+                f"{cls.__name__}(..., kw_only=True))."
+            )
+
+
+def _signature(ordered: list[dataclasses.Field[Any]]) -> inspect.Signature:
+    kind = inspect.Parameter
+    names = [spec.name for spec in ordered]
+    parameters = [kind("self" if "self" not in names else "_ps_self", kind.POSITIONAL_OR_KEYWORD)]
+    for spec in ordered:
+        default = _Factory() if spec.default is _MISSING else spec.default
+        if spec.default is spec.default_factory is _MISSING:
+            default = kind.empty
+        how = kind.KEYWORD_ONLY if spec.kw_only else kind.POSITIONAL_OR_KEYWORD
+        parameters.append(
+            kind(spec.name, how, default=default, annotation=spec.type)
+        )
+    return inspect.Signature(parameters, return_annotation=None)
+
+
+class _Factory:
+    def __repr__(self) -> str:
+        return "<factory>"
+
+

@@ -1,0 +1,142 @@
+"""How a State becomes leaves and comes back: the only place that registers with jax.
+
+Unflatten puts whatever it is given into a new instance. It runs no user code and checks
+nothing: jax also rebuilds with `object()`, None, tracers and shape structs. Both
+directions are written out field by field per class, since jit runs them at every call.
+"""
+
+from typing import Any
+
+import jax
+
+from purestate._codegen import define
+from purestate._compat import fills_dict
+from purestate._layout import AUX, FAILED, Layout, layout_of
+from purestate.errors import UnfinishedStateError
+
+__all__ = ["new_instance", "register", "sealed_aux", "store_lines"]
+
+_new: Any = object.__new__
+
+
+def register(layout: Layout, namespace: dict[str, Any]) -> None:
+    """Register the class of `layout` as a pytree with named keys.
+
+    Args:
+        layout: the class's record; its registered functions are kept in it.
+        namespace: globals of the functions, filled with what they need.
+    """
+    cls = layout.cls
+    namespace |= {
+        "_ps_cls": cls,
+        "_ps_new": _new,
+        "_ps_set": object.__setattr__,
+        "_ps_aux_of": sealed_aux,
+        "_ps_refresh": layout.functions.get("refresh"),
+    }
+    keys = [f"_ps_key_{name}" for name in layout.data]
+    namespace |= dict(zip(keys, map(jax.tree_util.GetAttrKey, layout.data)))
+    refresh = [] if layout.size is None else ["_ps_refresh(_ps_cls)"]
+
+    made = {
+        "flatten": define(
+            cls,
+            "flatten(_ps_self)",
+            refresh + _flatten_lines([f"_ps_self.{name}" for name in layout.data]),
+            namespace,
+        ),
+        "flatten_with_keys": define(
+            cls,
+            "flatten_with_keys(_ps_self)",
+            refresh + _flatten_lines([f"({k}, _ps_self.{k[8:]})" for k in keys]),
+            namespace,
+        ),
+        "unflatten": define(
+            cls,
+            "unflatten(_ps_aux, _ps_leaves)",
+            refresh + _unflatten_lines(layout),
+            namespace,
+        ),
+    }
+    if "flatten" in layout.functions:
+        # jax registers a class once; its functions get a new body instead.
+        for name, function in made.items():
+            layout.functions[name].__code__ = function.__code__
+        return
+    layout.functions |= made
+    jax.tree_util.register_pytree_with_keys(
+        cls, made["flatten_with_keys"], made["unflatten"], made["flatten"]
+    )
+
+
+def store_lines(values: dict[str, str]) -> list[str]:
+    """Return source that fills a new `_ps_self`: names with the expressions for them.
+
+    The expressions must be local variables, since their order of evaluation is free.
+    """
+    if fills_dict(len(values)):
+        rows = [f"_ps_dict[{name!r}] = {value}" for name, value in values.items()]
+        return ["_ps_dict = _ps_self.__dict__", *rows]
+    literal = ", ".join(f"{name!r}: {value}" for name, value in values.items())
+    return [f"_ps_set(_ps_self, '__dict__', {{{literal}}})"]
+
+
+def new_instance(cls: type, values: dict[str, Any]) -> Any:
+    """Return an instance of `cls` that holds `values`, without running its code."""
+    self = _new(cls)
+    if fills_dict(len(values)):
+        self.__dict__.update(values)
+    else:
+        object.__setattr__(self, "__dict__", values)
+    return self
+
+
+def sealed_aux(self: Any) -> Any:
+    """Return the `Aux` of an instance, also while it is under construction.
+
+    Raises:
+        UnfinishedStateError: a field has no value yet.
+    """
+    values = self.__dict__
+    if AUX in values:
+        return values[AUX]
+    layout = layout_of(type(self))
+    unset = [name for name in layout.names if name not in values]
+    if unset or FAILED in values:
+        raise UnfinishedStateError(type(self), unset)
+    return layout.intern(values)
+
+
+def _flatten_lines(values: list[str]) -> list[str]:
+    row = "".join(f"{value}, " for value in values)
+    return [
+        "try:",
+        f"    return ({row}), _ps_self.{AUX}",
+        "except AttributeError:",
+        "    _ps_aux = _ps_aux_of(_ps_self)",
+        f"return ({row}), _ps_aux",
+    ]
+
+
+def _unflatten_lines(layout: Layout) -> list[str]:
+    made = "_ps_self = _ps_new(_ps_cls)"
+    if not fills_dict(len(layout.names) + 1):
+        names = {name: name for name in (*layout.data, *layout.static)}
+        lines = [made, *_unpack_lines(layout, "{}"), *store_lines(names | {AUX: "_ps_aux"})]
+        return [*lines, "return _ps_self"]
+    return [
+        made,
+        "_ps_dict = _ps_self.__dict__",
+        *_unpack_lines(layout, "_ps_dict['{}']"),
+        f"_ps_dict[{AUX!r}] = _ps_aux",
+        "return _ps_self",
+    ]
+
+
+def _unpack_lines(layout: Layout, target: str) -> list[str]:
+    sources = (layout.data, "_ps_leaves"), (layout.static, "_ps_aux.values")
+    return [
+        "".join(f"{target.format(name)}, " for name in names) + f"= {source}"
+        for names, source in sources
+        if names
+    ]

@@ -1,0 +1,130 @@
+"""`replace`: a copy of a State with some fields changed, in full.
+
+Classes without checks, derived fields and the like get a shorter one, generated, that
+comes here for whatever is not a plain change.
+"""
+
+import dataclasses
+from typing import Any, TypeVar
+
+from purestate._construct import ASSIGNED, current, failed
+from purestate._fields import is_initvar
+from purestate._layout import Layout
+from purestate._pytree import new_instance, sealed_aux
+from purestate._values import NUMBERS, check_strict, converted, default_of, seal, strong
+from purestate.errors import DerivedFieldError, FieldError
+
+__all__ = ["replace", "replaced"]
+
+_MISSING: Any = dataclasses.MISSING
+_S = TypeVar("_S")
+
+
+def replace(self: _S, /, **changes: Any) -> _S:
+    """Return a copy with some fields changed; everything else is shared.
+
+    Works on data and static fields, in and out of transformed functions. Converters
+    run for the changed fields, `__check__` for the result, and `__post_init__` again
+    where it computes `init=False` fields. A hand-written `__init__` is never called.
+
+    Args:
+        **changes: new values by field name.
+
+    Returns:
+        An instance of the same class.
+
+    Raises:
+        DerivedFieldError: a field that `__post_init__` computes.
+        FieldError: a name that is not a field.
+        StaticFieldError: an array or an unhashable value for a static field.
+        StrictFieldError: the class is strict and a shape or dtype would change.
+
+    >>> import jax, jax.numpy as jnp, purestate as ps
+    >>> class Counter(ps.State):
+    ...     count: jax.Array
+    >>> Counter(count=1).replace(count=jnp.int32(2))
+    Counter(count=i32[])
+    """
+    return replaced(self, changes)
+
+
+def replaced(self: Any, changes: dict[str, Any]) -> Any:
+    """Return a copy of a State with some fields changed; `State.replace` in full.
+
+    Raises:
+        DerivedFieldError: a field that `__post_init__` computes.
+        FieldError: a name that is not a field.
+        StrictFieldError: the class is strict and a shape or dtype would change.
+    """
+    layout = current(type(self))
+    sealed_aux(self)
+    old = {name: self.__dict__[name] for name in layout.names}
+    initvars = {n: s for n, s in layout.specs.items() if is_initvar(s)}
+    for name in changes:
+        if name not in old and name not in initvars:
+            raise FieldError.unknown(layout.cls, name, layout.names)
+    new = {n: _arriving(layout, n, v) for n, v in changes.items() if n in old}
+    rerun = layout.derived or any(name in changes for name in initvars)
+    if rerun:
+        made = _rederived(layout, old, new, _initvar_values(layout, initvars, changes))
+    else:
+        made = new_instance(layout.cls, old | new)
+    if layout.strict:
+        check_strict(layout, old, {name: made.__dict__[name] for name in layout.names})
+    seal(made, layout)
+    return made
+
+
+def _arriving(layout: Layout, name: str, value: Any) -> Any:
+    if name in layout.converters:
+        value = converted(layout, name, value)
+    weak = name in layout.arrays and type(value) in NUMBERS
+    return strong(layout, name, value) if weak else value
+
+
+def _initvar_values(
+    layout: Layout, initvars: dict[str, dataclasses.Field[Any]], changes: dict[str, Any]
+) -> list[Any]:
+    values = []
+    for name, spec in initvars.items():
+        value = changes[name] if name in changes else default_of(spec)
+        if value is _MISSING:
+            raise FieldError(
+                f"{layout.cls.__name__}.replace runs __post_init__ again and needs its "
+                f"InitVar {name}: write replace(..., {name}=...), or give {name} a "
+                f"default."
+            )
+        values.append(value)
+    return values
+
+
+def _rederived(
+    layout: Layout, old: dict[str, Any], new: dict[str, Any], initvars: list[Any]
+) -> Any:
+    """Return an unsealed instance whose derived fields `__post_init__` made again.
+
+    A derived field that `__post_init__` leaves alone is ordinary data: it is kept.
+    """
+    preset = {name: default_of(layout.specs[name]) for name in layout.derived}
+    start = {n: v for n, v in (old | new).items() if n not in preset}
+    start |= {n: v for n, v in preset.items() if v is not _MISSING}
+    made = new_instance(layout.cls, start)
+    held = made.__dict__
+    held[ASSIGNED] = assigned = set()
+    try:
+        made.__post_init__(*initvars)
+    except BaseException as error:
+        failed(made, layout, error, True)
+        raise
+    del held[ASSIGNED]
+    for name in layout.derived:
+        if name in assigned or held.get(name, preset[name]) is not preset[name]:
+            if name in new:
+                raise DerivedFieldError(layout.cls, name)
+            if name in layout.converters:
+                held[name] = converted(layout, name, held[name])
+        else:
+            held[name] = new.get(name, old[name])
+    return made
+
+

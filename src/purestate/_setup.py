@@ -1,0 +1,302 @@
+"""How a class becomes a State class: everything that is computed once, here.
+
+`State.__init_subclass__` calls `set_up`, which reads the body, fills the record of the
+class, writes its functions and registers it with jax. There is no metaclass: classes
+mix with `abc.ABC`, `typing.Generic`, `Protocol` and foreign metaclasses freely.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+
+from purestate._compat import is_tracer
+from purestate._construct import wrapped_init
+from purestate._fields import (
+    array_dtypes,
+    is_initvar,
+    is_static,
+    is_stored,
+    read_body,
+)
+from purestate._generate import make_init, make_replace
+from purestate._layout import LAYOUT, Layout
+from purestate._pytree import register
+from purestate._replace import replace
+from purestate.errors import DeclarationError, InheritedInitError
+
+__all__ = ["set_up"]
+
+_FIELDS = "__dataclass_fields__"
+_STRICT = "__purestate_strict__"
+_BARE = {"__module__", "__dict__", "__weakref__", "__orig_bases__", "__parameters__"}
+# A decorator `@dataclass` on top, and make_dataclass, would add their own of these.
+_OWN = ("__repr__", "__eq__", "__hash__", "__replace__")
+
+
+def set_up(cls: type, *, kw_only: bool = False, strict: bool | None = None) -> None:
+    """Make `cls`, whose body has been executed, a State class.
+
+    Raises:
+        DeclarationError: the body cannot become a State.
+    """
+    if cls.__dict__.get("__slots__"):
+        raise DeclarationError(
+            f"{cls.__name__} declares __slots__, which State does not use: remove it, "
+            f"annotated names are the fields."
+        )
+    bare = _is_bare(cls)
+    inherited: dict[str, dataclasses.Field[Any]] = {}
+    for base in cls.__mro__[:0:-1]:
+        inherited |= base.__dict__.get(_FIELDS, {})
+    own = read_body(cls, inherited, kw_only=kw_only)
+    if strict is not None:
+        setattr(cls, _STRICT, strict)
+    layout = Layout(cls)
+    setattr(cls, LAYOUT, layout)
+    _build(layout, inherited | own, own)
+    if bare:
+        _watch(layout)
+    register(layout, layout.namespace)
+
+
+def _build(
+    layout: Layout, specs: dict[str, Any], own: dict[str, dataclasses.Field[Any]]
+) -> None:
+    cls = layout.cls
+    stored = [name for name, spec in specs.items() if is_stored(spec)]
+    layout.specs = specs
+    layout.names = tuple(stored)
+    layout.data = tuple(name for name in stored if not is_static(specs[name]))
+    layout.static = tuple(name for name in stored if is_static(specs[name]))
+    layout.arrays = _arrays(cls, layout, own)
+    layout.converters = {
+        name: specs[name].metadata["converter"]
+        for name in stored
+        if specs[name].metadata.get("converter") is not None
+    }
+    post_init = hasattr(cls, "__post_init__")
+    layout.derived = tuple(n for n in stored if post_init and not specs[n].init)
+    layout.checks = tuple(
+        (base, base.__dict__["__check__"])
+        for base in cls.__mro__[::-1]
+        if "__check__" in base.__dict__
+    )
+    layout.cached = _guard_cached_properties(cls)
+    layout.strict = bool(getattr(cls, _STRICT, False))
+    layout.plain = frozenset(layout.data) - layout.converters.keys()
+    _become_dataclass(layout, own)
+    _finish_abstract(cls)
+    layout.namespace |= {"_ps_cls": cls, "_ps_new": object.__new__}
+    layout.namespace["_ps_set"] = object.__setattr__
+    _place_init(layout, own)
+    _place_replace(layout)
+
+
+def _arrays(
+    cls: type, layout: Layout, own: dict[str, dataclasses.Field[Any]]
+) -> dict[str, tuple[str, ...]]:
+    """Return the data fields that hold arrays, with the dtypes admitted by name."""
+    decided: dict[str, tuple[str, ...] | None] = {}
+    for base in cls.__mro__[:0:-1]:
+        known = base.__dict__.get(LAYOUT)
+        if known is not None:
+            decided |= {name: known.arrays.get(name) for name in known.names}
+    arrays = {}
+    for name in layout.data:
+        spec = layout.specs[name]
+        dtypes = decided.get(name)
+        if name in own or name not in decided:
+            dtypes = array_dtypes(cls, spec.type)
+            if dtypes is None and spec.metadata.get("dtype") is not None:
+                dtypes = ()
+        if dtypes is not None:
+            arrays[name] = dtypes
+    return arrays
+
+
+def _become_dataclass(layout: Layout, own: dict[str, dataclasses.Field[Any]]) -> None:
+    """Give the class what makes it a dataclass for the standard library and others."""
+    cls: Any = layout.cls
+    standin: Any = dataclasses.make_dataclass("_", [], eq=False, repr=False)
+    cls.__dataclass_fields__ = layout.specs
+    cls.__dataclass_params__ = standin.__dataclass_params__
+    if "__match_args__" not in cls.__dict__:
+        cls.__match_args__ = tuple(
+            name
+            for name, spec in layout.specs.items()
+            if spec.init and not spec.kw_only and (is_stored(spec) or is_initvar(spec))
+        )
+    for name, spec in own.items():
+        if not (is_stored(spec) or is_initvar(spec)):
+            continue
+        if spec.default is not dataclasses.MISSING:
+            setattr(cls, name, spec.default)
+        elif spec.default_factory is not dataclasses.MISSING or not spec.init:
+            setattr(cls, name, _Unset(spec))
+        elif name in cls.__dict__:
+            delattr(cls, name)
+    for name in layout.names:
+        above = next((b.__dict__[name] for b in cls.__mro__ if name in b.__dict__), None)
+        if hasattr(type(above), "__set__") or getattr(
+            above, "__isabstractmethod__", False
+        ):
+            # A property, abstract or not, or a slot, which a field overrides.
+            setattr(cls, name, _Unset(layout.specs[name]))
+    for name in _OWN:
+        if name not in cls.__dict__ and hasattr(cls, name):
+            setattr(cls, name, getattr(cls, name))
+
+
+class _Unset:
+    """Stands on the class where a field has no default value to stand there.
+
+    The class attribute is the field's specifier, so that `dataclasses.dataclass` finds
+    it when it is applied on top. On an instance without a value it is unset.
+    """
+
+    def __init__(self, spec: dataclasses.Field[Any]) -> None:
+        self.spec = spec
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        if instance is None:
+            return self.spec
+        raise AttributeError(
+            f"{owner.__name__}.{self.spec.name} has no value yet: its constructor is "
+            f"still running, or raised."
+        )
+
+
+def _place_init(layout: Layout, own: dict[str, Any]) -> None:
+    cls: Any = layout.cls
+    written = cls.__dict__.get("__init__")
+    if written is not None and not hasattr(written, "__purestate_generated__"):
+        layout.init = cls
+        written = getattr(written, "__purestate_wraps__", written)
+        cls.__init__ = wrapped_init(cls, written)
+        return
+    above = next((b for b in cls.__mro__[1:] if LAYOUT in b.__dict__), None)
+    layout.init = None if above is None else above.__dict__[LAYOUT].init
+    if layout.init is None:
+        cls.__init__ = make_init(layout, layout.namespace)
+        return
+    if cls.__init__ is not layout.init.__init__:  # a mixin's, which calls super()'s
+        layout.init, cls.__init__ = cls, wrapped_init(cls, cls.__init__)
+    unset = [
+        name
+        for name in layout.names
+        if name not in above.__dict__[LAYOUT].names
+        and layout.specs[name].default is layout.specs[name].default_factory
+    ]
+    if unset:
+        raise InheritedInitError(cls, layout.init, unset)
+
+
+def _place_replace(layout: Layout) -> None:
+    cls: Any = layout.cls
+    if getattr(cls.replace, "__purestate_generated__", cls.replace is replace):
+        cls.replace = make_replace(layout, layout.namespace) or replace
+
+
+def _guard_cached_properties(cls: type) -> frozenset[str]:
+    """Replace every `functools.cached_property` by one that never keeps a tracer."""
+    names = set()
+    for base in cls.__mro__[::-1]:
+        for name, value in list(base.__dict__.items()):
+            if isinstance(value, functools.cached_property):
+                names.add(name)
+                if not isinstance(value, _CachedProperty):
+                    safe = _CachedProperty(value.func)
+                    safe.__set_name__(cls, name)
+                    setattr(cls, name, safe)
+            elif name in names:
+                names.discard(name)
+    return frozenset(names)
+
+
+class _CachedProperty(functools.cached_property[Any]):
+    """`functools.cached_property`, but a result that holds a tracer is not cached.
+
+    A State closed over by a jitted function outlives the trace; a tracer kept on it
+    would be handed to the next caller.
+    """
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        value = self.func(instance)
+        if not any(map(is_tracer, jax.tree.leaves(value))):
+            instance.__dict__[self.attrname] = value
+        return value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored_cached_property, (self.func, self.attrname)
+
+
+def _restored_cached_property(func: Any, name: str) -> _CachedProperty:
+    made = _CachedProperty(func)
+    made.attrname = name
+    return made
+
+
+def _finish_abstract(cls: type) -> None:
+    """Make `abc.abstractmethod` count also without `abc.ABCMeta`."""
+    if hasattr(type(cls), "register"):  # ABCMeta does it itself, later
+        return
+    names = {n for n, v in cls.__dict__.items() if _is_abstract(v)}
+    for base in cls.__bases__:
+        for name in getattr(base, "__abstractmethods__", ()):
+            if _is_abstract(getattr(cls, name, None)):
+                names.add(name)
+    if names or hasattr(cls, "__abstractmethods__"):
+        cls.__abstractmethods__ = frozenset(names)  # type: ignore[attr-defined]
+
+
+def _is_abstract(value: object) -> bool:
+    return bool(getattr(value, "__isabstractmethod__", False))
+
+
+def _is_bare(cls: type) -> bool:
+    """Return whether the class body is empty, as cloudpickle's is before it fills it."""
+    return all(
+        name in _BARE or (name == "__doc__" and value is None)
+        for name, value in cls.__dict__.items()
+    )
+
+
+def _watch(layout: Layout) -> None:
+    """Have an empty class notice when its attributes are set afterwards.
+
+    cloudpickle rebuilds a class from `__main__` by making it empty and assigning the
+    attributes [1]; the record that was computed from the empty body is then wrong.
+
+    [1] cloudpickle, `_make_skeleton_class` and `_class_setstate`
+    """
+    layout.functions["refresh"] = _refresh
+    layout.size = len(layout.cls.__dict__)
+
+
+def _refresh(cls: type) -> None:
+    layout: Layout = cls.__dict__[LAYOUT]
+    if layout.size is None or len(cls.__dict__) == layout.size:
+        return
+    layout.size = None
+    inherited: dict[str, dataclasses.Field[Any]] = {}
+    for base in cls.__mro__[:0:-1]:
+        inherited |= base.__dict__.get(_FIELDS, {})
+    specs = {name: _revived(spec) for name, spec in cls.__dict__[_FIELDS].items()}
+    own = {n: s for n, s in specs.items() if n in cls.__dict__.get("__annotations__", {})}
+    _build(layout, specs, own)
+    register(layout, layout.namespace)
+
+
+def _revived(spec: dataclasses.Field[Any]) -> dataclasses.Field[Any]:
+    """Return an unpickled field whose sentinels are the ones of this process."""
+    for slot in ("default", "default_factory"):
+        if type(getattr(spec, slot)) is type(dataclasses.MISSING):
+            setattr(spec, slot, dataclasses.MISSING)
+    kinds = (dataclasses._FIELD, dataclasses._FIELD_CLASSVAR, dataclasses._FIELD_INITVAR)  # type: ignore[attr-defined]
+    kind = next(k for k in kinds if k.name == spec._field_type.name)  # type: ignore[attr-defined]
+    spec._field_type = kind  # type: ignore[attr-defined]
+    return spec

@@ -1,0 +1,148 @@
+"""`State`: the base class, and what its instances can do.
+
+The methods are few and short on purpose: every one hides a field name from users. How a
+subclass is made is told in `_setup`, how an instance is made in `_construct`.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    dataclass_transform,
+)
+
+from purestate import _equality
+from purestate._construct import ASSIGNED
+from purestate._fields import field, static
+from purestate._layout import AUX, FAILED, layout_of
+from purestate._replace import replace, replaced
+from purestate._repr import pformat, shown_fields
+from purestate._setup import set_up
+from purestate.errors import FrozenStateError, UndeclaredFieldError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["State"]
+
+_P = ParamSpec("_P")
+_R_co = TypeVar("_R_co", covariant=True)
+
+
+class _Replaceable(Protocol[_P, _R_co]):
+    """What type checkers synthesise on a dataclass for Python 3.13 and later."""
+
+    def __replace__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R_co: ...
+
+
+class _Replace:
+    """Gives `replace` the names and types of `__replace__`; for type checkers only."""
+
+    def __get__(
+        self, instance: _Replaceable[_P, _R_co], owner: Any
+    ) -> Callable[_P, _R_co]: ...
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field, static))
+class State:
+    """Base class of immutable, dataclass-style objects that are jax pytrees.
+
+    The annotated names of a subclass are its fields, as in a dataclass. Fields are data
+    that jax traces, or configuration, `ps.static()`, that it compiles into the program.
+    Instances are frozen once constructed; `replace` makes updated ones, in and out of
+    `jit`, `vmap`, `grad` and `scan`.
+
+    Class keywords:
+        kw_only: make the fields keyword-only, as in `dataclasses.dataclass`.
+        strict: updates must keep every field's shape, dtype and structure.
+
+    Hooks that a subclass may define:
+        `__init__`: assigns fields with `self.x = ...`.
+        `__post_init__`: as in dataclasses; computes `init=False` fields.
+        `__check__`: raises, or returns False, if an invariant does not hold. Runs for
+            every class in the hierarchy, base first, after construction and `replace`,
+            and not while a value is traced.
+
+    Raises:
+        DeclarationError: when the class is made, for a body that cannot be a State.
+        FieldError: when an instance is made, for unknown or missing fields.
+        StaticFieldError: for an array or an unhashable value in a static field.
+
+    >>> import jax, jax.numpy as jnp, purestate as ps
+    >>> class Box(ps.State):
+    ...     cache: jax.Array
+    ...     gain: float = ps.static(default=2.0)
+    ...
+    ...     @jax.jit
+    ...     def apply(self, x):
+    ...         out = self.gain * x
+    ...         return self.replace(cache=out), out
+    >>> box, out = Box(cache=jnp.zeros(3)).apply(jnp.arange(3.0))
+    >>> box
+    Box(cache=f32[3], gain=2.0)
+    """
+
+    if TYPE_CHECKING:
+        if sys.version_info >= (3, 13):
+            replace: ClassVar = _Replace()
+        else:
+
+            def replace(self, /, **changes: Any) -> Self: ...
+    else:
+        replace = replace
+
+        def __replace__(self, /, **changes):
+            return self.replace(**changes)
+
+    def __init_subclass__(
+        cls, *, kw_only: bool = False, strict: bool | None = None, **kwargs: Any
+    ) -> None:
+        super().__init_subclass__(**kwargs)
+        set_up(cls, kw_only=kw_only, strict=strict)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        held, cls = self.__dict__, type(self)
+        known = layout_of(cls).names
+        if AUX in held or FAILED in held:
+            raise FrozenStateError.changing(cls, "assign", name, known)
+        if name not in known:
+            setter = getattr(getattr(cls, name, None), "__set__", None)
+            if setter is not None:  # a property with a setter, used while constructing
+                return setter(self, value)
+            raise UndeclaredFieldError(cls, name, known)
+        held[name] = value
+        if ASSIGNED in held:
+            held[ASSIGNED].add(name)
+
+    def __delattr__(self, name: str) -> None:
+        raise FrozenStateError.changing(
+            type(self), "delete", name, layout_of(type(self)).names
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return _equality.are_equal(self, other)
+
+    def __hash__(self) -> int:
+        return _equality.hashed(self)
+
+    def __repr__(self) -> str:
+        return pformat(self)
+
+    def __rich_repr__(self) -> Iterator[tuple[str, Any]]:
+        yield from shown_fields(self)
+
+    def __copy__(self) -> "Self":
+        return _equality.copied(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Self":
+        return _equality.deep_copied(self, memo)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _equality.reduced(self)

@@ -1,0 +1,189 @@
+"""What happens to a value on its way into a field, and to an instance before it is sealed.
+
+Converters, Python numbers in array fields, defaults, strict classes and `__check__`: the
+parts that construction and `replace` share. Unflatten uses none of them.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purestate._compat import fills_dict, is_tracer
+from purestate._layout import AUX, Layout
+from purestate._repr import pformat
+from purestate.errors import CheckError, NumberError, StrictFieldError, UnsetFieldError
+
+__all__ = [
+    "NUMBERS",
+    "check_strict",
+    "converted",
+    "default_of",
+    "explain",
+    "fill_defaults",
+    "run_checks",
+    "seal",
+    "strong",
+]
+
+NUMBERS = frozenset({bool, int, float, complex})
+_READS_A_TRACER = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+
+
+def strong(layout: Layout, name: str, value: Any) -> Any:
+    """Return a Python number as an array with a dtype of its own, not a weak one.
+
+    A weakly typed leaf changes type at its first update: the second call of a jitted
+    function retraces, and `scan` refuses an integer counter (jax#9046).
+
+    Raises:
+        NumberError: the field's dtype cannot hold the number.
+    """
+    wanted = layout.specs[name].metadata.get("dtype")
+    admitted = layout.arrays[name] if wanted is None else (jnp.dtype(wanted).name,)
+    own = jnp.result_type(type(value))
+    for dtype in _candidates(own, admitted):
+        if _width(own) > _width(dtype):
+            continue
+        try:
+            return jnp.asarray(value, jax.dtypes.canonicalize_dtype(dtype))
+        except OverflowError:
+            break
+    raise NumberError(layout.cls, name, value, " or ".join(admitted) or own.name)
+
+
+def _candidates(own: Any, admitted: tuple[str, ...]) -> list[Any]:
+    """Return the dtypes to try for a number whose default dtype is `own`."""
+    if not admitted:
+        return [own]
+    if len(admitted) == 1:
+        return [] if admitted == ("prng_key",) else [jnp.dtype(admitted[0])]
+    defaults = [own, *map(jnp.result_type, (int, np.uint32, float, complex))]
+    return [dtype for dtype in defaults if dtype.name in admitted]
+
+
+def _width(dtype: Any) -> int:
+    kinds = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
+    return next(i for i, kind in enumerate(kinds) if jnp.issubdtype(dtype, kind))
+
+
+def converted(layout: Layout, name: str, value: Any) -> Any:
+    """Return what the field's converter makes of a value; a note names the field."""
+    try:
+        return layout.converters[name](value)
+    except Exception as error:
+        error.add_note(
+            f"raised by the converter of {layout.cls.__name__}.{name}, which was given "
+            f"{pformat(value)}."
+        )
+        raise
+
+
+def default_of(spec: dataclasses.Field[Any]) -> Any:
+    """Return a field's default, made anew where it has a factory, else MISSING."""
+    if spec.default_factory is not dataclasses.MISSING:
+        return spec.default_factory()
+    return spec.default
+
+
+def fill_defaults(layout: Layout, values: dict[str, Any], where: str) -> None:
+    """Give every field that a constructor did not set its default.
+
+    Raises:
+        UnsetFieldError: fields that have neither; `where` names the constructor.
+    """
+    unset = []
+    for name in layout.names:
+        if name not in values:
+            value = default_of(layout.specs[name])
+            if value is dataclasses.MISSING:
+                unset.append(name)
+            else:
+                values[name] = value
+    if unset:
+        raise UnsetFieldError(layout.cls, unset, where)
+
+
+def seal(self: Any, layout: Layout) -> None:
+    """End an instance's construction: intern its static values, freeze it, check it."""
+    values = self.__dict__
+    for name in layout.arrays:
+        if type(values[name]) in NUMBERS:
+            values[name] = strong(layout, name, values[name])
+    aux = layout.intern(values)
+    values.update(zip(layout.static, aux.values, strict=False))
+    if fills_dict(len(values)):
+        values[AUX] = aux
+    else:
+        ordered = {name: values[name] for name in layout.names}
+        object.__setattr__(self, "__dict__", {**ordered, AUX: aux})
+    run_checks(self, layout)
+
+
+def run_checks(self: Any, layout: Layout) -> None:
+    """Run every base's `__check__`, base first, unless values are not there to check.
+
+    Raises:
+        CheckError: a check returned False. What a check raises passes, with a note.
+    """
+    if not layout.checks or any(map(_is_abstract, jax.tree.leaves(self))):
+        return
+    for base, check in layout.checks:
+        try:
+            result = check(self)
+        except Exception as error:
+            error.add_note(f"raised by {base.__name__}.__check__ for {pformat(self)}.")
+            raise
+        if result is not None and not result:
+            raise CheckError(layout.cls, base)
+
+
+def _is_abstract(leaf: object) -> bool:
+    return is_tracer(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
+
+
+def check_strict(layout: Layout, old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Compare shape, dtype and structure of changed data fields.
+
+    Raises:
+        StrictFieldError: the first difference, with its path.
+    """
+    for name in layout.data:
+        if name not in new or new[name] is old[name]:
+            continue
+        before, was = jax.tree_util.tree_flatten_with_path(old[name])
+        after, now = jax.tree_util.tree_flatten_with_path(new[name])
+        if was != now:
+            raise StrictFieldError(layout.cls, name, str(was), str(now))
+        for (path, a), (_, b) in zip(before, after, strict=True):
+            if _described(a) != _described(b):
+                where = name + jax.tree_util.keystr(path)
+                raise StrictFieldError(layout.cls, where, _described(a), _described(b))
+
+
+def _described(leaf: Any) -> str:
+    if type(leaf) in NUMBERS:
+        return type(leaf).__name__
+    return pformat(jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.asarray(leaf).dtype))
+
+
+def explain(error: BaseException, layout: Layout, where: str, held: Iterable[str]) -> None:
+    """Add to an error from a user's constructor what was being made, and why it may be."""
+    name = layout.cls.__name__
+    if isinstance(error, _READS_A_TRACER):
+        error.add_note(
+            f"{name}.{where} read the value of a field while jax was tracing, where it "
+            f"has none. Put checks on values into {name}.__check__, which is skipped "
+            f"while tracing, and compute with jnp instead of float(), int(), bool()."
+        )
+    elif isinstance(error, Exception):
+        done = [field for field in layout.names if field in set(held)]
+        so_far = f"it had set {', '.join(done)}" if done else "it had set no field"
+        error.add_note(f"raised by {name}.{where}; {so_far}.")

@@ -1,0 +1,301 @@
+"""One class per mistake.
+
+An error states what happened, where, and the way out. The facts come in as arguments
+and the text is made here, so that one place decides how purestate speaks. Each class
+also derives from the built-in that Python programmers already catch for that mistake.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping
+
+__all__ = [
+    "CheckError",
+    "DeclarationError",
+    "DerivedFieldError",
+    "FieldError",
+    "FrozenStateError",
+    "InheritedInitError",
+    "NumberError",
+    "PurestateError",
+    "ReservedNameError",
+    "StaticFieldError",
+    "StrictFieldError",
+    "TracedEqualityError",
+    "UnannotatedArrayError",
+    "UndeclaredFieldError",
+    "UnfinishedStateError",
+    "UnhashableStateError",
+    "UnsetFieldError",
+]
+
+
+class PurestateError(Exception):
+    """Base of every error that purestate raises."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # An exception is pickled as class(*args), which would pass the finished text
+        # to an __init__ that wants the facts.
+        return _restore, (type(self), self.args, self.__dict__)
+
+
+class DeclarationError(PurestateError, TypeError):
+    """A class body that cannot become a State."""
+
+
+class UnannotatedArrayError(DeclarationError):
+    """An array in the class body without an annotation, so not a field."""
+
+    def __init__(self, cls: type, name: str) -> None:
+        super().__init__(
+            f"{cls.__name__}.{name} is an array without an annotation: every instance "
+            f"would share it, and jit would compile its values into the program as "
+            f"constants. Declare a field, `{name}: jax.Array = ...`, or, for a true "
+            f"constant, move it out of the class."
+        )
+
+
+class ReservedNameError(DeclarationError):
+    """A field named like something that State itself provides."""
+
+    def __init__(self, cls: type, name: str) -> None:
+        super().__init__(
+            f"{cls.__name__} cannot have a field {name!r}: State has a method of that "
+            f"name, which the field would hide. Choose another, such as `{name}_`."
+        )
+
+
+class InheritedInitError(DeclarationError):
+    """An inherited hand-written `__init__` cannot set a field of the subclass."""
+
+    def __init__(self, cls: type, base: type, names: Iterable[str]) -> None:
+        listed = ", ".join(names)
+        super().__init__(
+            f"{cls.__name__} inherits the hand-written {base.__name__}.__init__, which "
+            f"cannot set its new field {listed}. Give {listed} a default, or write "
+            f"{cls.__name__}.__init__ and call super().__init__(...) in it."
+        )
+
+
+class FieldError(PurestateError, TypeError):
+    """A name that the class does not have, or a required field that was not given."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+
+    @classmethod
+    def unknown(cls, owner: type, name: str, known: Iterable[str]) -> "FieldError":
+        """Return the error for a name that is not a field of `owner`."""
+        return cls(f"{owner.__name__} has no field {name!r}; {nearest(name, known)}")
+
+    @classmethod
+    def missing(
+        cls, owner: type, names: Iterable[str], known: Iterable[str]
+    ) -> "FieldError":
+        """Return the error for required fields that a call left out."""
+        listed, example = tuple(names), tuple(known)
+        some = "field" if len(listed) == 1 else "fields"
+        call = f"{owner.__name__}({', '.join(f'{n}=...' for n in example)})"
+        return cls(
+            f"{owner.__name__} needs a value for {some} {', '.join(listed)}: "
+            f"write {call}, or give {listed[0]} a default."
+        )
+
+
+class UndeclaredFieldError(FieldError, AttributeError):
+    """Assignment, while constructing, to a name that is not a declared field."""
+
+    def __init__(self, cls: type, name: str, known: Iterable[str]) -> None:
+        super().__init__(
+            f"{cls.__name__} declares no field {name!r}, so it cannot be assigned: jax "
+            f"would not see it. Declare it in the class body, `{name}: jax.Array` (or "
+            f"`= ps.static()` for configuration); {nearest(name, known)}"
+        )
+
+
+class UnsetFieldError(FieldError):
+    """A constructor ended without giving every field a value."""
+
+    def __init__(self, cls: type, names: Iterable[str], where: str) -> None:
+        listed = tuple(names)
+        some = "field" if len(listed) == 1 else "fields"
+        super().__init__(
+            f"{cls.__name__}.{where} left {some} {', '.join(listed)} without a value: "
+            f"assign `self.{listed[0]} = ...` in it, or give {listed[0]} a default."
+        )
+
+
+class DerivedFieldError(FieldError):
+    """`replace` was given a field that `__post_init__` computes."""
+
+    def __init__(self, cls: type, name: str) -> None:
+        super().__init__(
+            f"{cls.__name__}.{name} is computed in __post_init__, which runs again at "
+            f"every replace, so a value given for it would be lost. Replace what it is "
+            f"computed from, or declare it without init=False."
+        )
+
+
+class NumberError(PurestateError, TypeError):
+    """A Python number that does not fit the dtype of its array field."""
+
+    def __init__(self, cls: type, name: str, value: object, dtype: object) -> None:
+        super().__init__(
+            f"{cls.__name__}.{name} holds {dtype} and {value!r} does not fit: pass an "
+            f"array, or change the dtype in the annotation or in ps.field(dtype=...)."
+        )
+
+
+class StaticFieldError(PurestateError, TypeError):
+    """A static field was given an array, a tracer or something unhashable."""
+
+    def __init__(self, cls: type, name: str, value: object, place: str = "") -> None:
+        kind = type(value).__name__
+        advice = _static_advice(name, value)
+        inside = f"{place} is" if place else "got"
+        super().__init__(
+            f"{cls.__name__}.{name} is a static field and {inside} {_article(kind)}. "
+            f"Static values are part of jit's cache key, so they must be hashable and "
+            f"must not be arrays. {advice}"
+        )
+
+
+class FrozenStateError(PurestateError, AttributeError):
+    """Assignment to, or deletion of, an attribute of a finished State."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+
+    @classmethod
+    def changing(
+        cls, owner: type, verb: str, name: str, known: Iterable[str]
+    ) -> "FrozenStateError":
+        """Return the error for `verb` ("assign", "delete") on attribute `name`."""
+        known = tuple(known)
+        what = (
+            f"cannot {verb} {owner.__name__}.{name}. Inside jit, grad, vmap and scan a "
+            f"method works on a copy of its object, so the value would be lost, or "
+            f"leak as a tracer."
+        )
+        if name not in known:
+            return cls(
+                f"{what} {name!r} is not a field either: declare it in the class body, "
+                f"then return self.replace({name}=...); {nearest(name, known)}"
+            )
+        variable = owner.__name__.lower()
+        return cls(
+            f"{what} Return an updated instance:\n"
+            f"    return self.replace({name}=...), out\n"
+            f"and at the call:  {variable}, out = {variable}.method(...)"
+        )
+
+    @classmethod
+    def constructing(cls, owner: type) -> "FrozenStateError":
+        """Return the error for running `__init__` on a finished instance."""
+        return cls(
+            f"cannot run {owner.__name__}.__init__ on a finished instance: a State is "
+            f"frozen. Construct another, {owner.__name__}(...), or use replace(...)."
+        )
+
+
+class UnfinishedStateError(PurestateError, AttributeError):
+    """An instance was used as a pytree before its constructor had set every field."""
+
+    def __init__(self, cls: type, names: Iterable[str]) -> None:
+        unset = tuple(names)
+        what = f"{', '.join(unset)} has no value yet" if unset else "it is half built"
+        super().__init__(
+            f"this {cls.__name__} is not finished: {what}, because its constructor is "
+            f"still running, or raised. Set every field before passing self to jax."
+        )
+
+
+class CheckError(PurestateError, ValueError):
+    """A `__check__` returned False."""
+
+    def __init__(self, cls: type, base: type) -> None:
+        super().__init__(
+            f"{base.__name__}.__check__ returned False for this {cls.__name__}: its "
+            f"invariant does not hold. Raise an error with your own text in __check__ "
+            f"to say which one."
+        )
+
+
+class StrictFieldError(PurestateError, TypeError):
+    """A strict class was given a value of another shape, dtype or structure."""
+
+    def __init__(self, cls: type, path: str, old: str, new: str) -> None:
+        super().__init__(
+            f"{cls.__name__} is strict and {path} would change from {old} to {new}. "
+            f"Cast or reshape the value, construct a new {cls.__name__}, or drop "
+            f"strict=True from the class."
+        )
+
+
+class TracedEqualityError(PurestateError, TypeError):
+    """`==` between States was asked for while their values are tracers."""
+
+    def __init__(self, cls: type, path: str) -> None:
+        super().__init__(
+            f"cannot compare {cls.__name__} with == here: {path} is a tracer, so its "
+            f"values are not known while jax traces. Compare outside the transformed "
+            f"function, or compare fields with jnp.array_equal and use jnp.where."
+        )
+
+
+class UnhashableStateError(PurestateError, TypeError):
+    """A State with data fields was hashed."""
+
+    def __init__(self, cls: type) -> None:
+        super().__init__(
+            f"{cls.__name__} holds arrays and has no hash. Do not mark it static: "
+            f"remove static_argnums/static_argnames for it and pass it as an ordinary "
+            f"argument, jit traces a State's arrays and keys its cache on the static "
+            f"fields. To jit an instance that is itself callable: "
+            f"jax.jit(lambda s, *args: s(*args))."
+        )
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return "did you mean ...?" for a close match, else the list of names."""
+    names = tuple(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    if not names:
+        return "it has no fields."
+    return f"its fields are {', '.join(names)}."
+
+
+def _restore(
+    cls: type[PurestateError], args: tuple[object, ...], state: dict[str, object]
+) -> PurestateError:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+def _static_advice(name: str, value: object) -> str:
+    is_array = hasattr(value, "shape") and hasattr(value, "dtype")
+    if is_array or hasattr(type(value), "__purestate_layout__"):
+        return f"Make {name} an ordinary field: drop ps.static() from its declaration."
+    containers: Mapping[type, str] = {
+        list: "tuple(...)",
+        dict: "tuple(sorted(d.items()))",
+        set: "frozenset(...)",
+        bytearray: "bytes(...)",
+    }
+    for kind, instead in containers.items():
+        if isinstance(value, kind):
+            return (
+                f"Pass {instead} instead (converter= in ps.static() can do that), or "
+                f"make {name} an ordinary field if it holds arrays."
+            )
+    return (
+        f"Give {type(value).__name__} a __hash__ and an __eq__ by value, or make "
+        f"{name} an ordinary field."
+    )
+
+
+def _article(kind: str) -> str:
+    return f"an {kind}" if kind[:1].lower() in "aeiou" else f"a {kind}"
