@@ -12,9 +12,10 @@
 """
 
 from purestate import errors
+from purestate._diff import diff
 from purestate._fields import field, static
 from purestate._repr import pformat
 from purestate._state import State
 
-__all__ = ["State", "errors", "field", "pformat", "static"]
+__all__ = ["State", "diff", "errors", "field", "pformat", "static"]
 __version__ = "0.1.0"

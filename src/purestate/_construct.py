@@ -41,12 +41,17 @@ __all__ = [
 ]
 
 ASSIGNED = "__purestate_assigned__"  # names that a repeated __post_init__ assigned
-_CONVERTED = "__purestate_converted__"  # fields that a generated base __init__ converted
+_CONVERTED = (
+    "__purestate_converted__"  # fields that a generated base __init__ converted
+)
 _MISSING: Any = dataclasses.MISSING
 # The frames in which the standard library calls a class in order to replace.
 REPLACERS = {
     f.__code__
-    for f in (dataclasses.replace, getattr(dataclasses, "_replace", dataclasses.replace))
+    for f in (
+        dataclasses.replace,
+        getattr(dataclasses, "_replace", dataclasses.replace),
+    )
 }
 
 

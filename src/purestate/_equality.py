@@ -5,6 +5,7 @@ and start without cached properties. None of this runs a constructor.
 """
 
 import copy
+import dataclasses
 from typing import Any
 
 import jax
@@ -12,8 +13,10 @@ import numpy as np
 
 from purestate._compat import is_tracer
 from purestate._construct import current
-from purestate._layout import AUX, layout_of, typed
+from purestate._layout import AUX, Layout, layout_of
+from purestate._paths import words
 from purestate._pytree import new_instance, sealed_aux
+from purestate._static import typed
 from purestate._values import default_of
 from purestate.errors import (
     FieldError,
@@ -38,16 +41,25 @@ def are_equal(a: Any, b: Any) -> bool:
         for name, x, y in zip(layout.static, aux.values, other.values, strict=True)
     ):
         return False
-    names = [name for name in layout.data if specs[name].compare]
-    rows = [{name: s.__dict__[name] for name in names} for s in (a, b)]
-    first, second = map(jax.tree_util.tree_flatten_with_path, rows)
+    first, second = (
+        jax.tree_util.tree_flatten_with_path(_compared(s, layout)) for s in (a, b)
+    )
     for path, leaf in (*first[0], *second[0]):
         if is_tracer(leaf):
-            raise TracedEqualityError(type(a), jax.tree_util.keystr(path, simple=True, separator="."))
+            raise TracedEqualityError(type(a), words(path, layout.cls.__name__))
     if first[1] != second[1]:
         return False
     pairs = zip(first[0], second[0], strict=True)
     return all(_same_leaf(x, y) for (_, x), (_, y) in pairs)
+
+
+def _compared(self: Any, layout: Layout) -> Any:
+    """Return a State with the data that count, and with nothing that does not."""
+    values = {
+        name: self.__dict__[name] if layout.specs[name].compare else None
+        for name in layout.data
+    }
+    return new_instance(layout.cls, values | {AUX: None})
 
 
 def _same_leaf(a: Any, b: Any) -> bool:
@@ -106,9 +118,11 @@ def _unpickled(cls: type, values: dict[str, Any]) -> Any:
     for name in values:
         if name not in layout.names:
             raise FieldError.unknown(cls, name, layout.names)
-    held = {}
-    for name in layout.names:
-        held[name] = values[name] if name in values else default_of(layout.specs[name])
+    made = {n: default_of(layout.specs[n]) for n in layout.names if n not in values}
+    unset = [name for name, value in made.items() if value is dataclasses.MISSING]
+    if unset:
+        raise FieldError.missing(cls, unset, layout.names)
+    held = values | made
     aux = layout.intern(held)
     held |= dict(zip(layout.static, aux.values, strict=True))
     return new_instance(cls, held | {AUX: aux})

@@ -2,18 +2,13 @@
 
 The standard library's `dataclasses` reads the body, so that every spelling it knows
 (`field`, `KW_ONLY`, `InitVar`, `ClassVar`, string annotations) means here what it means
-there. This file adds the field specifiers, the rules for arrays in a class body and the
-question which annotations ask for an array.
+there. This file adds the field specifiers and the rules for arrays in a class body.
 """
 
 import dataclasses
 import functools
 import keyword
-import re
-import sys
-import types
-import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
 import jax
@@ -26,12 +21,11 @@ from purestate.errors import (
     UnannotatedArrayError,
 )
 
-__all__ = ["array_dtypes", "field", "is_initvar", "is_static", "read_body", "static"]
+__all__ = ["field", "is_initvar", "is_static", "is_stored", "read_body", "static"]
 
 _T = TypeVar("_T")
 _MISSING: Any = dataclasses.MISSING
 _RESERVED = frozenset({"at", "draft", "replace"})
-_NUMBERS = (bool, int, float, complex)
 
 
 @overload
@@ -230,68 +224,6 @@ def read_body(
         if is_stored(spec):
             _check_name(cls, name)
     return fields
-
-
-def array_dtypes(cls: type, annotation: object) -> tuple[str, ...] | None:
-    """Return the dtypes by name that an annotation admits, None if it is no array's.
-
-    An array's annotation is `jax.Array`, jaxtyping on it, or a union of these with
-    anything but Python numbers. The empty tuple stands for any dtype.
-    """
-    if isinstance(annotation, str):
-        annotation = _evaluated(cls, annotation)
-    return _array_dtypes(annotation)
-
-
-def _array_dtypes(annotation: Any) -> tuple[str, ...] | None:
-    if isinstance(annotation, str):
-        # Names that exist only for a type checker: the usual one is taken at its word.
-        return () if re.search(r"(^|[.\s|\[])Array\b", annotation) else None
-    if isinstance(annotation, type) and issubclass(annotation, jax.Array):
-        return ()
-    inner = getattr(annotation, "array_type", None)  # jaxtyping, without importing it
-    if inner is not None and hasattr(annotation, "dtypes"):
-        dtypes = annotation.dtypes if isinstance(annotation.dtypes, tuple) else ()
-        return None if _array_dtypes(inner) is None else dtypes
-    origin = typing.get_origin(annotation)
-    if origin in (typing.Annotated, typing.Final):
-        return _array_dtypes(typing.get_args(annotation)[0])
-    if origin in (typing.Union, types.UnionType):
-        return _union_dtypes(typing.get_args(annotation))
-    for alias in ("__value__", "__supertype__"):  # `type X = ...`, NewType
-        if hasattr(annotation, alias):
-            return _array_dtypes(getattr(annotation, alias))
-    return None
-
-
-def _union_dtypes(members: tuple[Any, ...]) -> tuple[str, ...] | None:
-    if any(m in _NUMBERS or m in (Any, object) for m in members):
-        return None
-    found = [d for d in map(_array_dtypes, members) if d is not None]
-    if not found:
-        return None
-    return () if () in found else tuple(name for dtypes in found for name in dtypes)
-
-
-def _evaluated(cls: type, annotation: str) -> object:
-    for namespace in _namespaces(cls):
-        try:
-            return eval(annotation, namespace[0], namespace[1])
-        except Exception:
-            continue
-    return annotation
-
-
-def _namespaces(cls: type) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
-    module = sys.modules.get(cls.__module__)
-    scope = {} if module is None else module.__dict__
-    yield scope, dict(vars(cls))
-    # A class inside a function: the function's local names, from its frame.
-    frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_globals is scope and frame.f_locals is not scope:
-            yield scope, frame.f_locals
-        frame = frame.f_back  # type: ignore[assignment]
 
 
 def _kind(spec: dataclasses.Field[Any]) -> str:

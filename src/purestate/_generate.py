@@ -148,7 +148,9 @@ class _Body:
             lines += [f"{name} = _ps_{made}_{name}{call}"]
         elif spec.default_factory is not _MISSING:
             lines += [f"if {name} is _ps_missing: {name} = _ps_factory_{name}()"]
-        elif required and (name in self.layout.converters or name not in self.layout.arrays):
+        elif required and (
+            name in self.layout.converters or name not in self.layout.arrays
+        ):
             lines += [f"if {name} is _ps_missing: _ps_need(_ps_layout)"]
         if name in self.layout.converters:
             lines += [f"{name} = _ps_converted(_ps_layout, {name!r}, {name})"]
@@ -189,7 +191,9 @@ class _Body:
         ]
 
 
-def make_replace(layout: Layout, namespace: dict[str, Any]) -> Callable[..., Any] | None:
+def make_replace(
+    layout: Layout, namespace: dict[str, Any]
+) -> Callable[..., Any] | None:
     """Return a short way through `replaced` for plain changes, None if there is none."""
     if layout.checks or layout.derived or layout.cached or layout.strict:
         return None
@@ -247,20 +251,18 @@ def _check_order(cls: type, taken: list[dataclasses.Field[Any]]) -> None:
 def _signature(ordered: list[dataclasses.Field[Any]]) -> inspect.Signature:
     kind = inspect.Parameter
     names = [spec.name for spec in ordered]
-    parameters = [kind("self" if "self" not in names else "_ps_self", kind.POSITIONAL_OR_KEYWORD)]
+    parameters = [
+        kind("self" if "self" not in names else "_ps_self", kind.POSITIONAL_OR_KEYWORD)
+    ]
     for spec in ordered:
         default = _Factory() if spec.default is _MISSING else spec.default
         if spec.default is spec.default_factory is _MISSING:
             default = kind.empty
         how = kind.KEYWORD_ONLY if spec.kw_only else kind.POSITIONAL_OR_KEYWORD
-        parameters.append(
-            kind(spec.name, how, default=default, annotation=spec.type)
-        )
+        parameters.append(kind(spec.name, how, default=default, annotation=spec.type))
     return inspect.Signature(parameters, return_annotation=None)
 
 
 class _Factory:
     def __repr__(self) -> str:
         return "<factory>"
-
-

@@ -122,7 +122,11 @@ def _unflatten_lines(layout: Layout) -> list[str]:
     made = "_ps_self = _ps_new(_ps_cls)"
     if not fills_dict(len(layout.names) + 1):
         names = {name: name for name in (*layout.data, *layout.static)}
-        lines = [made, *_unpack_lines(layout, "{}"), *store_lines(names | {AUX: "_ps_aux"})]
+        lines = [
+            made,
+            *_unpack_lines(layout, "{}"),
+            *store_lines(names | {AUX: "_ps_aux"}),
+        ]
         return [*lines, "return _ps_self"]
     return [
         made,

@@ -126,5 +126,3 @@ def _rederived(
         else:
             held[name] = new.get(name, old[name])
     return made
-
-

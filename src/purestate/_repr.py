@@ -60,12 +60,18 @@ class _Custom:
 
     def __init__(self, values: bool) -> None:
         self.values = values
+        self.within: set[int] = set()  # objects that are being printed
 
     def __call__(self, value: Any) -> wl.AbstractDoc | None:
+        if id(value) in self.within:
+            return wl.TextDoc("<recursive>")
+        self.within.add(id(value))
         try:
             return self._known(value)
         except Exception:
             return wl.TextDoc(f"<{type(value).__name__}>")
+        finally:
+            self.within.discard(id(value))
 
     def _known(self, value: Any) -> wl.AbstractDoc | None:
         kind = type(value)
@@ -131,7 +137,13 @@ class _Custom:
         return f"{text}(numpy)" if isinstance(value, np.ndarray) else text
 
 
-_SHORT = (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i"), ("complex", "c"))
+_SHORT = (
+    ("bfloat", "bf"),
+    ("float", "f"),
+    ("uint", "u"),
+    ("int", "i"),
+    ("complex", "c"),
+)
 
 
 def _own_repr(value: object) -> str:

@@ -6,15 +6,12 @@ mix with `abc.ABC`, `typing.Generic`, `Protocol` and foreign metaclasses freely.
 """
 
 import dataclasses
-import functools
 from typing import Any
 
-import jax
-
-from purestate._compat import is_tracer
+from purestate._annotations import array_dtypes
+from purestate._cached import guard_cached_properties
 from purestate._construct import wrapped_init
 from purestate._fields import (
-    array_dtypes,
     is_initvar,
     is_static,
     is_stored,
@@ -83,7 +80,7 @@ def _build(
         for base in cls.__mro__[::-1]
         if "__check__" in base.__dict__
     )
-    layout.cached = _guard_cached_properties(cls)
+    layout.cached = guard_cached_properties(cls)
     layout.strict = bool(getattr(cls, _STRICT, False))
     layout.plain = frozenset(layout.data) - layout.converters.keys()
     _become_dataclass(layout, own)
@@ -138,7 +135,9 @@ def _become_dataclass(layout: Layout, own: dict[str, dataclasses.Field[Any]]) ->
         elif name in cls.__dict__:
             delattr(cls, name)
     for name in layout.names:
-        above = next((b.__dict__[name] for b in cls.__mro__ if name in b.__dict__), None)
+        above = next(
+            (b.__dict__[name] for b in cls.__mro__ if name in b.__dict__), None
+        )
         if hasattr(type(above), "__set__") or getattr(
             above, "__isabstractmethod__", False
         ):
@@ -199,47 +198,6 @@ def _place_replace(layout: Layout) -> None:
         cls.replace = make_replace(layout, layout.namespace) or replace
 
 
-def _guard_cached_properties(cls: type) -> frozenset[str]:
-    """Replace every `functools.cached_property` by one that never keeps a tracer."""
-    names = set()
-    for base in cls.__mro__[::-1]:
-        for name, value in list(base.__dict__.items()):
-            if isinstance(value, functools.cached_property):
-                names.add(name)
-                if not isinstance(value, _CachedProperty):
-                    safe = _CachedProperty(value.func)
-                    safe.__set_name__(cls, name)
-                    setattr(cls, name, safe)
-            elif name in names:
-                names.discard(name)
-    return frozenset(names)
-
-
-class _CachedProperty(functools.cached_property[Any]):
-    """`functools.cached_property`, but a result that holds a tracer is not cached.
-
-    A State closed over by a jitted function outlives the trace; a tracer kept on it
-    would be handed to the next caller.
-    """
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        if instance is None:
-            return self
-        value = self.func(instance)
-        if not any(map(is_tracer, jax.tree.leaves(value))):
-            instance.__dict__[self.attrname] = value
-        return value
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _restored_cached_property, (self.func, self.attrname)
-
-
-def _restored_cached_property(func: Any, name: str) -> _CachedProperty:
-    made = _CachedProperty(func)
-    made.attrname = name
-    return made
-
-
 def _finish_abstract(cls: type) -> None:
     """Make `abc.abstractmethod` count also without `abc.ABCMeta`."""
     if hasattr(type(cls), "register"):  # ABCMeta does it itself, later
@@ -286,7 +244,9 @@ def _refresh(cls: type) -> None:
     for base in cls.__mro__[:0:-1]:
         inherited |= base.__dict__.get(_FIELDS, {})
     specs = {name: _revived(spec) for name, spec in cls.__dict__[_FIELDS].items()}
-    own = {n: s for n, s in specs.items() if n in cls.__dict__.get("__annotations__", {})}
+    own = {
+        n: s for n, s in specs.items() if n in cls.__dict__.get("__annotations__", {})
+    }
     _build(layout, specs, own)
     register(layout, layout.namespace)
 
@@ -296,7 +256,11 @@ def _revived(spec: dataclasses.Field[Any]) -> dataclasses.Field[Any]:
     for slot in ("default", "default_factory"):
         if type(getattr(spec, slot)) is type(dataclasses.MISSING):
             setattr(spec, slot, dataclasses.MISSING)
-    kinds = (dataclasses._FIELD, dataclasses._FIELD_CLASSVAR, dataclasses._FIELD_INITVAR)  # type: ignore[attr-defined]
+    kinds = (
+        dataclasses._FIELD,
+        dataclasses._FIELD_CLASSVAR,
+        dataclasses._FIELD_INITVAR,
+    )  # type: ignore[attr-defined]
     kind = next(k for k in kinds if k.name == spec._field_type.name)  # type: ignore[attr-defined]
     spec._field_type = kind  # type: ignore[attr-defined]
     return spec

@@ -174,7 +174,9 @@ def _described(leaf: Any) -> str:
     return pformat(jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.asarray(leaf).dtype))
 
 
-def explain(error: BaseException, layout: Layout, where: str, held: Iterable[str]) -> None:
+def explain(
+    error: BaseException, layout: Layout, where: str, held: Iterable[str]
+) -> None:
     """Add to an error from a user's constructor what was being made, and why it may be."""
     name = layout.cls.__name__
     if isinstance(error, _READS_A_TRACER):

@@ -8,6 +8,8 @@ also derives from the built-in that Python programmers already catch for that mi
 import difflib
 from collections.abc import Iterable, Mapping
 
+from purestate._compat import is_tracer
+
 __all__ = [
     "CheckError",
     "DeclarationError",
@@ -149,7 +151,7 @@ class StaticFieldError(PurestateError, TypeError):
     """A static field was given an array, a tracer or something unhashable."""
 
     def __init__(self, cls: type, name: str, value: object, place: str = "") -> None:
-        kind = type(value).__name__
+        kind = "tracer" if is_tracer(value) else type(value).__name__
         advice = _static_advice(name, value)
         inside = f"{place} is" if place else "got"
         super().__init__(

@@ -1,0 +1,55 @@
+"""`functools.cached_property` on a State: allowed, and never a place where tracers stay.
+
+The cached value lives in the instance's `__dict__` as usual. It is not a field: the tree
+does not contain it, and copies, pickles, updates and rebuilt instances start without.
+"""
+
+import functools
+from typing import Any
+
+import jax
+
+from purestate._compat import is_tracer
+
+__all__ = ["guard_cached_properties"]
+
+
+def guard_cached_properties(cls: type) -> frozenset[str]:
+    """Replace every `functools.cached_property` by one that never keeps a tracer."""
+    names = set()
+    for base in cls.__mro__[::-1]:
+        for name, value in list(base.__dict__.items()):
+            if isinstance(value, functools.cached_property):
+                names.add(name)
+                if not isinstance(value, _CachedProperty):
+                    safe = _CachedProperty(value.func)
+                    safe.__set_name__(cls, name)
+                    setattr(cls, name, safe)
+            elif name in names:
+                names.discard(name)
+    return frozenset(names)
+
+
+class _CachedProperty(functools.cached_property[Any]):
+    """`functools.cached_property`, but a result that holds a tracer is not cached.
+
+    A State closed over by a jitted function outlives the trace; a tracer kept on it
+    would be handed to the next caller.
+    """
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        value = self.func(instance)
+        if not any(map(is_tracer, jax.tree.leaves(value))):
+            instance.__dict__[self.attrname] = value
+        return value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored_cached_property, (self.func, self.attrname)
+
+
+def _restored_cached_property(func: Any, name: str) -> _CachedProperty:
+    made = _CachedProperty(func)
+    made.attrname = name
+    return made

@@ -1,0 +1,139 @@
+"""What a State costs, against what jax offers, with generous margins.
+
+These guard against a change of kind, a loop or a call where there was none. Exact
+figures come from `benchmarks/`.
+"""
+
+import collections
+import dataclasses
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import purestate as ps
+
+
+def fastest(function, rounds=30, calls=20):
+    """Return the shortest time of one call, which other processes disturb least."""
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        for _ in range(calls):
+            function()
+        times.append(time.perf_counter() - start)
+    return min(times) / calls
+
+
+def ratio(ours, theirs, limit):
+    """Return the best of five interleaved ratios; stop once one is within the limit."""
+    best = float("inf")
+    for _ in range(5):
+        best = min(best, fastest(ours) / fastest(theirs))
+        if best <= limit:
+            break
+    return best
+
+
+class Node(ps.State):
+    a: jax.Array
+    b: jax.Array
+    c: jax.Array
+
+
+class Top(ps.State):
+    xs: list
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Peer:
+    a: jax.Array
+    b: jax.Array
+    c: jax.Array
+
+
+LEAF = jnp.zeros(())
+STATE = Top(xs=[Node(a=LEAF, b=LEAF, c=LEAF) for _ in range(333)])
+PEER = [Peer(LEAF, LEAF, LEAF) for _ in range(333)]
+
+
+def test_flatten_of_a_thousand_leaves_is_like_jaxs_own_dataclass():
+    assert ratio(lambda: jax.tree.flatten(STATE), lambda: jax.tree.flatten(PEER), 1.5) <= 2
+
+
+def test_unflatten_of_a_thousand_leaves_is_not_slower_than_jaxs_own_dataclass():
+    leaves, ours = jax.tree.flatten(STATE)
+    theirs = jax.tree.structure(PEER)
+
+    assert (
+        ratio(lambda: ours.unflatten(leaves), lambda: theirs.unflatten(leaves), 1) <= 1.5
+    )
+
+
+def test_a_jitted_call_with_a_thousand_leaves_is_like_jaxs_own_dataclass():
+    f, g = jax.jit(lambda q: q.xs[0].a), jax.jit(lambda q: q[0].a)
+    f(STATE), g(PEER)
+
+    assert ratio(lambda: f(STATE), lambda: g(PEER), 1.3) <= 1.6
+
+
+def test_tracing_many_small_fields_costs_what_a_dict_costs():
+    class S(ps.State):
+        d: dict
+
+    d = {f"k{i}": jnp.zeros(()) for i in range(300)}
+
+    def ours():  # a new function each time, so that nothing is found in a cache
+        jax.make_jaxpr(lambda q: q.replace(d={k: v + 1 for k, v in q.d.items()}))(S(d=d))
+
+    def theirs():
+        jax.make_jaxpr(lambda d: {k: v + 1 for k, v in d.items()})(d)
+
+    times = [(fastest(ours, 3, 1), fastest(theirs, 3, 1)) for _ in range(3)]
+    assert min(a / b for a, b in times) <= 1.5
+
+
+@pytest.mark.parametrize("count", [4, 16, 64])
+def test_flatten_and_unflatten_are_within_reach_of_a_namedtuple(count):
+    names = [f"f{i}" for i in range(count)]
+    cls = type("S", (ps.State,), {"__annotations__": dict.fromkeys(names, jax.Array)})
+    ours = cls(*[LEAF] * count)
+    theirs = collections.namedtuple("N", names)(*[LEAF] * count)
+
+    def round_trip(tree):
+        leaves, structure = jax.tree_util.tree_flatten(tree)
+        structure.unflatten(leaves)
+
+    assert ratio(lambda: round_trip(ours), lambda: round_trip(theirs), 1.5) <= 2
+
+
+def test_methods_are_found_without_help():
+    class Plain:
+        def f(self): ...
+
+    class S(ps.State):
+        x: int
+
+        def f(self): ...
+
+    s, plain = S(x=1), Plain()
+
+    assert ratio(lambda: s.f, lambda: plain.f, 1.2) <= 2
+    assert object.__getattribute__ is S.__getattribute__
+    assert not hasattr(S, "__getattr__")
+
+
+def test_importing_jax_initialises_no_backend_and_pulls_in_no_extra():
+    code = (
+        "import sys, jax, purestate; "
+        "extra = {'hypothesis', 'chex', 'equinox', 'flax', 'optax', 'rich', 'pytest'}; "
+        "print(sorted(extra & sys.modules.keys()))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+
+    assert b"[]\n" == done.stdout

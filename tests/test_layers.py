@@ -1,0 +1,85 @@
+"""The rules that the source keeps."""
+
+import ast
+import pathlib
+
+import pytest
+
+import purestate
+
+ROOT = pathlib.Path(purestate.__file__).parent
+# From the bottom up: a module imports only from modules that stand before it.
+LAYERS = [
+    "_compat",
+    "errors",
+    "_codegen",
+    "_annotations",
+    "_fields",
+    "_static",
+    "_layout",
+    "_paths",
+    "_pytree",
+    "_repr",
+    "_diff",
+    "_values",
+    "_cached",
+    "_construct",
+    "_replace",
+    "_generate",
+    "_setup",
+    "_equality",
+    "_state",
+    "__init__",
+]
+CORE = ["errors", "_fields", "_layout", "_pytree", "_state"]
+FILES = sorted(ROOT.rglob("*.py"))
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_every_module_has_its_layer():
+    assert set(LAYERS) == {path.stem for path in FILES}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_imports_go_downwards_only(path):
+    below = LAYERS[: LAYERS.index(path.stem)]
+
+    used = {name.split(".")[1] for name in imports(path) if name.startswith("purestate.")}
+
+    assert used & set(LAYERS) <= set(below)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_only_public_jax_is_used(path):
+    assert not [name for name in imports(path) if name.startswith("jax._src")]
+    assert "jax._src" not in path.read_text()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_no_file_is_longer_than_300_lines(path):
+    assert len(path.read_text().splitlines()) <= 300
+
+
+def test_the_core_reads_in_one_sitting():
+    assert sum(len((ROOT / f"{n}.py").read_text().splitlines()) for n in CORE) < 1000
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_only_one_file_asks_for_versions(path):
+    asks = "version_info" in path.read_text() or "jax.__version__" in path.read_text()
+
+    # _state asks on behalf of type checkers, which see `__replace__` from 3.13 on.
+    assert not asks or path.stem in ("_compat", "_state")
+
+
+def test_public_names_are_exported_and_documented():
+    for name in purestate.__all__:
+        assert getattr(purestate, name).__doc__
