@@ -62,7 +62,10 @@ def _make_class(kinds, derived, inherits):
     if derived:
         body["__annotations__"]["made"] = object
         body["made"] = ps.field(init=False)
-        body["__post_init__"] = lambda self: setattr(self, "made", (self.f0,))
+        data = [f"f{i}" for i, kind in enumerate(kinds) if kind != "static"]
+        body["__post_init__"] = lambda self: setattr(
+            self, "made", tuple(getattr(self, name) for name in data[:1])
+        )
     split = len(kinds) // 2 if inherits else 0
     base = ps.State
     if split:
@@ -82,9 +85,9 @@ def _make_class(kinds, derived, inherits):
 
 
 @st.composite
-def states(draw, classes=state_classes()):
+def states(draw):
     """Draw an instance of a drawn class."""
-    cls = draw(classes)
+    cls = draw(state_classes())
     return cls(**{f"f{i}": draw(values(kind)) for i, kind in enumerate(cls.kinds)})
 
 

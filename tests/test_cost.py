@@ -62,7 +62,9 @@ PEER = [Peer(LEAF, LEAF, LEAF) for _ in range(333)]
 
 
 def test_flatten_of_a_thousand_leaves_is_like_jaxs_own_dataclass():
-    assert ratio(lambda: jax.tree.flatten(STATE), lambda: jax.tree.flatten(PEER), 1.5) <= 2
+    assert (
+        ratio(lambda: jax.tree.flatten(STATE), lambda: jax.tree.flatten(PEER), 1.5) <= 2
+    )
 
 
 def test_unflatten_of_a_thousand_leaves_is_not_slower_than_jaxs_own_dataclass():
@@ -70,7 +72,8 @@ def test_unflatten_of_a_thousand_leaves_is_not_slower_than_jaxs_own_dataclass():
     theirs = jax.tree.structure(PEER)
 
     assert (
-        ratio(lambda: ours.unflatten(leaves), lambda: theirs.unflatten(leaves), 1) <= 1.5
+        ratio(lambda: ours.unflatten(leaves), lambda: theirs.unflatten(leaves), 1)
+        <= 1.5
     )
 
 
@@ -88,7 +91,9 @@ def test_tracing_many_small_fields_costs_what_a_dict_costs():
     d = {f"k{i}": jnp.zeros(()) for i in range(300)}
 
     def ours():  # a new function each time, so that nothing is found in a cache
-        jax.make_jaxpr(lambda q: q.replace(d={k: v + 1 for k, v in q.d.items()}))(S(d=d))
+        jax.make_jaxpr(lambda q: q.replace(d={k: v + 1 for k, v in q.d.items()}))(
+            S(d=d)
+        )
 
     def theirs():
         jax.make_jaxpr(lambda d: {k: v + 1 for k, v in d.items()})(d)

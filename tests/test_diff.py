@@ -40,9 +40,13 @@ BASE = S(a=jnp.zeros(3), d={"k": [1.0, jnp.ones(2)]}, opt=Opt(jnp.zeros(2)))
         ({"d": {"k": [1, jnp.ones(2)]}}, "S.d['k'][0]: class float -> int"),
         (
             {"n": 3, "a": jnp.zeros((1, 3), jnp.int32)},
-            "S.n: static value 2 -> 3\n"
-            "S.a: shape (3,) -> (1, 3)\n"
-            "S.a: dtype float32 -> int32",
+            "\n".join(
+                [
+                    "S.n: static value 2 -> 3",
+                    "S.a: shape (3,) -> (1, 3)",
+                    "S.a: dtype float32 -> int32",
+                ]
+            ),
         ),
     ],
     ids=str,
@@ -94,7 +98,9 @@ def test_differences_can_be_read_by_a_program():
 
 
 def test_values_of_tracers_cannot_be_compared():
-    with pytest.raises(TypeError, match=r"^cannot compare values at S\.a: it is a tracer"):
+    with pytest.raises(
+        TypeError, match=r"^cannot compare values at S\.a: it is a tracer"
+    ):
         jax.jit(lambda s: ps.diff(s, s.replace(a=s.a + 1), values=True))(BASE)
 
 

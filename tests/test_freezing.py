@@ -153,7 +153,9 @@ def test_an_instance_is_frozen_also_when_its_constructor_failed():
             kept.append(self)
             raise ValueError("no")
 
-    with pytest.raises(ValueError, match=r"^no\nraised by Fails\.__post_init__; it had set x\.$"):
+    with pytest.raises(
+        ValueError, match=r"^no\nraised by Fails\.__post_init__; it had set x\.$"
+    ):
         Fails(x=1)
 
     with pytest.raises(FrozenStateError, match=r"^cannot assign Fails\.x\."):

@@ -73,7 +73,9 @@ def test_an_init_subclass_that_does_not_call_super_is_noticed():
     class Child(Base):
         pass
 
-    text = r"^Child was not set up as a State: an __init_subclass__ among its bases does "
+    text = (
+        r"^Child was not set up as a State: an __init_subclass__ among its bases does "
+    )
 
     with pytest.raises(DeclarationError, match=text):
         Child(x=1)

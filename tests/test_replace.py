@@ -197,8 +197,14 @@ class StillStrict(Strict):
         ({"x": jnp.zeros(2)}, r"strict and x would change from f32\[3\] to f32\[2\]\."),
         ({"x": jnp.zeros(3, jnp.int32)}, r"x would change from f32\[3\] to i32\[3\]\."),
         ({"x": None}, r"x would change from PyTreeDef\(\*\) to PyTreeDef\(None\)\."),
-        ({"tree": {"a": jnp.ones(1)}}, r"tree\['a'\] would change from f32\[\] to f32\[1\]"),
-        ({"tree": {}}, r"tree would change from PyTreeDef\(\{'a': \*\}\) to PyTreeDef\("),
+        (
+            {"tree": {"a": jnp.ones(1)}},
+            r"tree\['a'\] would change from f32\[\] to f32\[1\]",
+        ),
+        (
+            {"tree": {}},
+            r"tree would change from PyTreeDef\(\{'a': \*\}\) to PyTreeDef\(",
+        ),
         ({"tree": {"a": 1.0}}, r"tree\['a'\] would change from f32\[\] to float\."),
     ],
     ids=str,
@@ -215,7 +221,9 @@ def test_a_strict_class_accepts_the_same_type_and_other_static_values():
     s = Strict(x=jnp.zeros(3))
 
     assert [1, 1, 1] == s.replace(x=jnp.ones(3), n=5).x.tolist()
-    with pytest.raises(StrictFieldError, match=r"Cast or reshape the value, construct a "):
+    with pytest.raises(
+        StrictFieldError, match=r"Cast or reshape the value, construct a "
+    ):
         jax.jit(lambda q: q.replace(x=q.x[:2]))(s)
 
 

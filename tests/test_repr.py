@@ -100,7 +100,18 @@ class Raises:
         (max, "<built-in function max>"),
         (None, "None"),
     ],
-    ids=["numpy", "bf16", "u8", "key", "struct", "raises", "long", "type", "call", "none"],
+    ids=[
+        "numpy",
+        "bf16",
+        "u8",
+        "key",
+        "struct",
+        "raises",
+        "long",
+        "type",
+        "call",
+        "none",
+    ],
 )
 def test_repr_of_odd_values(value, text):
     class S(ps.State):
@@ -156,4 +167,10 @@ def test_treescope_renders_a_state():
 def test_key_paths_name_the_fields():
     paths = [jax.tree_util.keystr(p) for p, _ in jax.tree.leaves_with_path(TRAIN)]
 
-    assert [".step", ".params['l0']", ".params['l1']", ".params['l2']", ".opt[0]"] == paths
+    assert [
+        ".step",
+        ".params['l0']",
+        ".params['l1']",
+        ".params['l2']",
+        ".opt[0]",
+    ] == paths

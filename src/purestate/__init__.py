@@ -12,10 +12,31 @@
 """
 
 from purestate import errors
+from purestate._batches import prefix, stack, unstack
 from purestate._diff import diff
+from purestate._donation import donation_report
 from purestate._fields import field, static
+from purestate._find import find_tracers
+from purestate._jit import jit
 from purestate._repr import pformat
 from purestate._state import State
+from purestate._transforms import grad, value_and_grad, vmap
 
-__all__ = ["State", "diff", "errors", "field", "pformat", "static"]
+__all__ = [
+    "State",
+    "diff",
+    "donation_report",
+    "errors",
+    "field",
+    "find_tracers",
+    "grad",
+    "jit",
+    "pformat",
+    "prefix",
+    "stack",
+    "static",
+    "unstack",
+    "value_and_grad",
+    "vmap",
+]
 __version__ = "0.1.0"

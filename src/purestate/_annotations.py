@@ -63,7 +63,7 @@ def _evaluated(cls: type, annotation: str) -> object:
     for namespace in _namespaces(cls):
         try:
             return eval(annotation, namespace[0], namespace[1])
-        except Exception:
+        except Exception:  # noqa: BLE001  # whatever a foreign object raises
             continue
     return annotation
 

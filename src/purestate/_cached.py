@@ -1,7 +1,7 @@
-"""`functools.cached_property` on a State: allowed, and never a place where tracers stay.
+"""`functools.cached_property` on a State: allowed, and never a home for tracers.
 
-The cached value lives in the instance's `__dict__` as usual. It is not a field: the tree
-does not contain it, and copies, pickles, updates and rebuilt instances start without.
+The cached value lives in the instance's `__dict__` as usual. It is not a field: the
+tree does not contain it, and copies, updates and rebuilt instances start without.
 """
 
 import functools

@@ -3,12 +3,13 @@
 Every other file may assume that what is exported here behaves the same everywhere.
 """
 
+import inspect
 import sys
 from typing import Any
 
 import jax
 
-__all__ = ["fills_dict", "is_tracer", "own_annotations"]
+__all__ = ["current_trace", "fills_dict", "is_tracer", "own_annotations"]
 
 _SHARED_KEYS = 30  # beyond this, CPython gives each instance a dict of its own [1]
 
@@ -34,9 +35,18 @@ def own_annotations(cls: type) -> dict[str, Any]:
         return annotationlib.get_annotations(
             cls, format=annotationlib.Format.FORWARDREF
         )
-    return dict(cls.__dict__.get("__annotations__", {}))
+    return inspect.get_annotations(cls)
 
 
 def is_tracer(value: object) -> bool:
     """Return whether `value` stands for an array inside a transformed function."""
     return isinstance(value, jax.core.Tracer)
+
+
+def current_trace() -> object:
+    """Return something that equals itself exactly while the same trace is running."""
+    import jax.extend.core
+
+    if hasattr(jax.extend.core, "get_opaque_trace_state"):
+        return jax.extend.core.get_opaque_trace_state(convention="purestate")
+    return jax.core.get_opaque_trace_state(convention="purestate")

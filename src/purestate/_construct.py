@@ -13,8 +13,9 @@ from typing import Any, NoReturn
 
 import jax
 
-from purestate._compat import fills_dict, is_tracer
+from purestate._compat import is_tracer
 from purestate._layout import AUX, FAILED, LAYOUT, Layout, layout_of
+from purestate._pytree import adopt_values
 from purestate._values import (
     NUMBERS,
     converted,
@@ -129,11 +130,7 @@ def adopt(self: Any, frame: Any) -> None:
         for name, value in scope["changes"].items()
         if name not in specs or held.get(name, _MISSING) is not value
     }
-    made = source.replace(**changes)
-    if fills_dict(len(made.__dict__)):
-        self.__dict__.update(made.__dict__)
-    else:
-        object.__setattr__(self, "__dict__", made.__dict__)
+    adopt_values(self, dict(source.replace(**changes).__dict__))
 
 
 def failed(self: Any, layout: Layout, error: BaseException, users: bool) -> None:
@@ -154,8 +151,8 @@ def refuse(self: Any, unknown: dict[str, Any], given: dict[str, Any]) -> NoRetur
     name = next(iter(unknown))
     if name in layout_of(cls).names:
         raise FieldError(
-            f"{cls.__name__} does not take {name!r}, which is declared with init=False: "
-            f"set it in __post_init__, or drop init=False."
+            f"{cls.__name__} does not take {name!r}, which is declared with "
+            f"init=False: set it in __post_init__, or drop init=False."
         )
     raise FieldError.unknown(cls, name, given)
 

@@ -109,7 +109,7 @@ def _leaves(a: Any, b: Any, path: str, values: bool) -> Iterator[Difference]:
     if not (hasattr(a, "dtype") and hasattr(b, "dtype")):
         if type(a) is not type(b):
             yield Difference(path, "class", _kind(a), _kind(b))
-        elif values and not a == b:
+        elif values and a != b:
             yield Difference(path, "value", short(a), short(b))
         return
     facts = {

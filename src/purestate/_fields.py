@@ -1,31 +1,33 @@
-"""What a field is, and how the body of a class becomes fields.
+"""What a field is: the specifiers, and the questions that others ask of them.
 
-The standard library's `dataclasses` reads the body, so that every spelling it knows
-(`field`, `KW_ONLY`, `InitVar`, `ClassVar`, string annotations) means here what it means
-there. This file adds the field specifiers and the rules for arrays in a class body.
+A field is a `dataclasses.Field`; what purestate adds stands in its metadata. Data
+fields are leaves or subtrees for jax, static fields are part of the tree structure.
 """
 
 import dataclasses
 import functools
-import keyword
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
 import jax
 import numpy as np
 
-from purestate._compat import is_tracer, own_annotations
 from purestate.errors import (
     DeclarationError,
-    ReservedNameError,
-    UnannotatedArrayError,
 )
 
-__all__ = ["field", "is_initvar", "is_static", "is_stored", "read_body", "static"]
+__all__ = [
+    "array_factory",
+    "field",
+    "is_array",
+    "is_initvar",
+    "is_static",
+    "is_stored",
+    "static",
+]
 
 _T = TypeVar("_T")
 _MISSING: Any = dataclasses.MISSING
-_RESERVED = frozenset({"at", "draft", "replace"})
 
 
 @overload
@@ -95,9 +97,9 @@ def field(
     extra = {"converter": converter, "dtype": dtype}
     found = {k: v for k, v in extra.items() if v is not None}
     default = options.get("default", _MISSING)
-    if _is_array(default):
+    if is_array(default):
         del options["default"]
-        options["default_factory"] = _array_factory(default)
+        options["default_factory"] = array_factory(default)
     return dataclasses.field(metadata={**(metadata or {}), **found}, **options)
 
 
@@ -185,73 +187,17 @@ def is_stored(spec: dataclasses.Field[Any]) -> bool:
     return _kind(spec) == "_FIELD"
 
 
-def read_body(
-    cls: type, inherited: Mapping[str, Any], *, kw_only: bool
-) -> dict[str, dataclasses.Field[Any]]:
-    """Return the fields that the body of `cls` declares itself, in order.
-
-    Args:
-        cls: a class whose body has just been executed.
-        inherited: the fields of its bases by name.
-        kw_only: whether fields are keyword-only where they do not say.
-
-    Raises:
-        DeclarationError: a body that cannot become a State; each kind of mistake that
-            has a name of its own raises that subclass.
-    """
-    annotations = own_annotations(cls)
-    body: dict[str, Any] = {
-        "__annotations__": annotations,
-        "__doc__": "",
-        "__module__": cls.__module__,
-    }
-    for name, value in list(cls.__dict__.items()):
-        if name in annotations:
-            body[name] = _owned(cls, name, value)
-        elif not (name.startswith("__") and name.endswith("__")):
-            _check_unannotated(cls, name, value, inherited)
-    # dataclasses reads a stand-in: on `cls` itself it would insist that all bases are
-    # frozen or none is, and would add methods.
-    reader = dataclasses.dataclass(
-        init=False, repr=False, eq=False, match_args=False, kw_only=kw_only
-    )
-    try:
-        standin: Any = reader(type(cls.__name__, (), body))
-    except (TypeError, ValueError) as error:
-        raise DeclarationError(f"{cls.__name__}: {error}") from error
-    fields: dict[str, dataclasses.Field[Any]] = dict(standin.__dataclass_fields__)
-    for name, spec in fields.items():
-        if is_stored(spec):
-            _check_name(cls, name)
-    return fields
-
-
 def _kind(spec: dataclasses.Field[Any]) -> str:
     return str(spec._field_type.name)  # type: ignore[attr-defined]
 
 
-def _owned(cls: type, name: str, value: Any) -> Any:
-    """Return a default that instances can share: arrays become factories."""
-    default = value.default if isinstance(value, dataclasses.Field) else value
-    if is_tracer(default):
-        raise DeclarationError(
-            f"the default of {cls.__name__}.{name} is a tracer: the class is being "
-            f"made inside a transformed function. Move the class to module level, or "
-            f"give {name} no default."
-        )
-    if not _is_array(default):
-        return value
-    spec = value if isinstance(value, dataclasses.Field) else dataclasses.field()
-    spec.default = _MISSING
-    spec.default_factory = _array_factory(default)
-    return spec
-
-
-def _is_array(value: object) -> bool:
+def is_array(value: object) -> bool:
+    """Return whether a default is an array, which instances must not share as it is."""
     return isinstance(value, jax.Array | np.ndarray)
 
 
-def _array_factory(value: Any) -> Callable[[], Any]:
+def array_factory(value: Any) -> Callable[[], Any]:
+    """Return a factory for a default array: a jax array is shared, numpy's copied."""
     if isinstance(value, jax.Array):
         return functools.partial(_same, value)
     return value.copy().copy  # type: ignore[no-any-return]  # one copy per instance
@@ -259,39 +205,3 @@ def _array_factory(value: Any) -> Callable[[], Any]:
 
 def _same(value: _T) -> _T:
     return value
-
-
-def _check_unannotated(
-    cls: type, name: str, value: object, inherited: Mapping[str, Any]
-) -> None:
-    parts = jax.tree.leaves(value) if type(value) in (list, tuple, dict) else [value]
-    if any(map(_is_array, parts)):
-        raise UnannotatedArrayError(cls, name)
-    if isinstance(value, dataclasses.Field):
-        raise DeclarationError(
-            f"{cls.__name__}.{name} has a field specifier but no annotation: write "
-            f"`{name}: SomeType = ...`."
-        )
-    if name in inherited and is_stored(inherited[name]):
-        what = "property or method" if hasattr(value, "__get__") else "value"
-        raise DeclarationError(
-            f"{cls.__name__}.{name} is a {what} without an annotation, but {name} is a "
-            f"field of a base class, whose value would hide it or be hidden. To change "
-            f"the field's default write `{name}: SomeType = ...`; else rename it."
-        )
-
-
-def _check_name(cls: type, name: str) -> None:
-    if name in _RESERVED:
-        raise ReservedNameError(cls, name)
-    dunder = name.startswith("__") and name.endswith("__")
-    if dunder or name.startswith("_ps_") or not name.isidentifier():
-        raise DeclarationError(
-            f"{cls.__name__} cannot have a field named {name!r}: choose an identifier "
-            f"that does not start with '_ps_' and is not a __special__ name."
-        )
-    if keyword.iskeyword(name):
-        raise DeclarationError(
-            f"{cls.__name__} cannot have a field named {name!r}, which is a keyword of "
-            f"Python: use {name + '_'!r}."
-        )

@@ -107,7 +107,6 @@ class _Body:
         return f"{name}=_ps_missing"
 
     def lines(self, ordered: list[dataclasses.Field[Any]]) -> list[str]:
-        layout = self.layout
         names = [spec.name for spec in ordered]
         stored = [s.name for s in (*ordered, *self.preset) if is_stored(s)]
         given = ", ".join(f"{name!r}: {name}" for name in names)
@@ -125,7 +124,8 @@ class _Body:
         body = [line for spec in (*ordered, *self.preset) for line in self.value(spec)]
         body += [
             "if type(_ps_self) is not _ps_cls:",
-            f"    return _ps_base_init(_ps_self, _ps_layout, {{{values}}}, ({initvars}))",
+            f"    _ps_given = {{{values}}}",
+            f"    return _ps_base_init(_ps_self, _ps_layout, _ps_given, ({initvars}))",
         ]
         body += self.slow_end(stored, initvars) if self.slow else self.end(stored)
         return [
@@ -156,8 +156,8 @@ class _Body:
             lines += [f"{name} = _ps_converted(_ps_layout, {name!r}, {name})"]
         if name in self.layout.arrays:
             lines += [
-                f"if type({name}) is not _ps_array: "
-                f"{name} = _ps_number(_ps_layout, {name!r}, {name})"
+                f"if type({name}) is not _ps_array:",
+                f"    {name} = _ps_number(_ps_layout, {name!r}, {name})",
             ]
         return lines
 
@@ -194,7 +194,7 @@ class _Body:
 def make_replace(
     layout: Layout, namespace: dict[str, Any]
 ) -> Callable[..., Any] | None:
-    """Return a short way through `replaced` for plain changes, None if there is none."""
+    """Return a short way through `replaced` for plain changes, if there is one."""
     if layout.checks or layout.derived or layout.cached or layout.strict:
         return None
     namespace |= {
@@ -218,7 +218,7 @@ def make_replace(
         layout.cls,
         "replace(_ps_self, /, **_ps_changes)",
         [
-            f"if {AUX!r} not in _ps_self.__dict__ or not _ps_changes.keys() <= _ps_plain:",
+            f"if {AUX!r} not in _ps_self.__dict__ or _ps_changes.keys() - _ps_plain:",
             "    return _ps_replaced(_ps_self, _ps_changes)",
             *(numbers if layout.arrays else []),
             "_ps_made = _ps_new(_ps_cls)",

@@ -14,9 +14,10 @@ from typing import Any
 from purestate._static import Unfit, is_plain, plain_number, short, typed
 from purestate.errors import StaticFieldError
 
-__all__ = ["AUX", "FAILED", "LAYOUT", "Aux", "Layout", "layout_of"]
+__all__ = ["AUX", "DRAFT", "FAILED", "LAYOUT", "Aux", "Layout", "layout_of"]
 
 AUX = "__purestate_aux__"  # in an instance's __dict__: present once it is sealed
+DRAFT = "__purestate_draft__"  # likewise: a draft, with its block and its source
 FAILED = "__purestate_failed__"  # likewise: its constructor raised
 LAYOUT = "__purestate_layout__"  # on the class
 
@@ -107,16 +108,22 @@ class Layout:
         """
         if not self.static:
             return self.aux
-        parts = []
-        for name in self.static:
-            value = values[name]
-            try:
-                parts.append(plain_number(value))
-                typed(value)
-            except Unfit as unfit:
-                place = f"its part {name}{unfit.path}" if unfit.path else ""
-                raise StaticFieldError(self.cls, name, unfit.value, place) from None
-        return _intern(self, tuple(parts))
+        return _intern(
+            self, tuple(self.fit(name, values[name]) for name in self.static)
+        )
+
+    def fit(self, name: str, value: Any) -> Any:
+        """Return what a static field stores for a value.
+
+        Raises:
+            StaticFieldError: an array, a tracer or something unhashable.
+        """
+        try:
+            typed(value)
+        except Unfit as unfit:
+            place = f"its part {name}{unfit.path}" if unfit.path else ""
+            raise StaticFieldError(self.cls, name, unfit.value, place) from None
+        return plain_number(value)
 
 
 def layout_of(cls: type) -> Layout:

@@ -14,7 +14,7 @@ from purestate._compat import fills_dict
 from purestate._layout import AUX, FAILED, Layout, layout_of
 from purestate.errors import UnfinishedStateError
 
-__all__ = ["new_instance", "register", "sealed_aux", "store_lines"]
+__all__ = ["adopt_values", "new_instance", "register", "sealed_aux", "store_lines"]
 
 _new: Any = object.__new__
 
@@ -35,7 +35,9 @@ def register(layout: Layout, namespace: dict[str, Any]) -> None:
         "_ps_refresh": layout.functions.get("refresh"),
     }
     keys = [f"_ps_key_{name}" for name in layout.data]
-    namespace |= dict(zip(keys, map(jax.tree_util.GetAttrKey, layout.data)))
+    namespace |= dict(
+        zip(keys, map(jax.tree_util.GetAttrKey, layout.data), strict=True)
+    )
     refresh = [] if layout.size is None else ["_ps_refresh(_ps_cls)"]
 
     made = {
@@ -89,6 +91,16 @@ def new_instance(cls: type, values: dict[str, Any]) -> Any:
     else:
         object.__setattr__(self, "__dict__", values)
     return self
+
+
+def adopt_values(self: Any, values: dict[str, Any]) -> None:
+    """Give an instance these attributes in place of the ones that it has."""
+    if fills_dict(len(values)):
+        held = self.__dict__
+        held.clear()
+        held.update(values)
+    else:
+        object.__setattr__(self, "__dict__", values)
 
 
 def sealed_aux(self: Any) -> Any:

@@ -28,6 +28,7 @@ def replace(self: _S, /, **changes: Any) -> _S:
     where it computes `init=False` fields. A hand-written `__init__` is never called.
 
     Args:
+        self: the State.
         **changes: new values by field name.
 
     Returns:

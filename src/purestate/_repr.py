@@ -35,7 +35,7 @@ def pformat(state: Any, values: bool = False, *, width: int = _WIDTH) -> str:
     """
     try:
         return str(wl.pformat(state, width=width, custom=_Custom(values)))
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # whatever a foreign object raises
         return f"<{type(state).__name__}: its repr raised {type(error).__name__}>"
 
 
@@ -68,7 +68,7 @@ class _Custom:
         self.within.add(id(value))
         try:
             return self._known(value)
-        except Exception:
+        except Exception:  # noqa: BLE001  # whatever a foreign object raises
             return wl.TextDoc(f"<{type(value).__name__}>")
         finally:
             self.within.discard(id(value))
@@ -149,6 +149,6 @@ _SHORT = (
 def _own_repr(value: object) -> str:
     try:
         text = repr(value)
-    except Exception:
+    except Exception:  # noqa: BLE001  # whatever a foreign object raises
         return f"<{type(value).__name__}>"
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

@@ -9,13 +9,14 @@ import dataclasses
 from typing import Any
 
 from purestate._annotations import array_dtypes
+from purestate._body import read_body
 from purestate._cached import guard_cached_properties
+from purestate._compat import own_annotations
 from purestate._construct import wrapped_init
 from purestate._fields import (
     is_initvar,
     is_static,
     is_stored,
-    read_body,
 )
 from purestate._generate import make_init, make_replace
 from purestate._layout import LAYOUT, Layout
@@ -216,7 +217,7 @@ def _is_abstract(value: object) -> bool:
 
 
 def _is_bare(cls: type) -> bool:
-    """Return whether the class body is empty, as cloudpickle's is before it fills it."""
+    """Return whether the class body is empty, as cloudpickle's is at first."""
     return all(
         name in _BARE or (name == "__doc__" and value is None)
         for name, value in cls.__dict__.items()
@@ -244,9 +245,8 @@ def _refresh(cls: type) -> None:
     for base in cls.__mro__[:0:-1]:
         inherited |= base.__dict__.get(_FIELDS, {})
     specs = {name: _revived(spec) for name, spec in cls.__dict__[_FIELDS].items()}
-    own = {
-        n: s for n, s in specs.items() if n in cls.__dict__.get("__annotations__", {})
-    }
+    annotated = own_annotations(cls)
+    own = {name: spec for name, spec in specs.items() if name in annotated}
     _build(layout, specs, own)
     register(layout, layout.namespace)
 

@@ -16,21 +16,23 @@ from typing import (
     dataclass_transform,
 )
 
-from purestate import _equality
+from purestate import _equality, _replace
+from purestate._at import At
 from purestate._construct import ASSIGNED
+from purestate._draft import Draft
 from purestate._fields import field, static
-from purestate._layout import AUX, FAILED, layout_of
-from purestate._replace import replace, replaced
+from purestate._layout import AUX, DRAFT, FAILED, layout_of
 from purestate._repr import pformat, shown_fields
 from purestate._setup import set_up
 from purestate.errors import FrozenStateError, UndeclaredFieldError
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 __all__ = ["State"]
 
 _P = ParamSpec("_P")
+_T = TypeVar("_T")
 _R_co = TypeVar("_R_co", covariant=True)
 
 
@@ -94,10 +96,53 @@ class State:
 
             def replace(self, /, **changes: Any) -> Self: ...
     else:
-        replace = replace
+        replace = _replace.replace
 
-        def __replace__(self, /, **changes):
+        def __replace__(self, /, **changes: Any) -> "Self":
             return self.replace(**changes)
+
+    def at(self, where: "Callable[[Self], _T]") -> "At[Self, _T]":
+        """Return a place in this State, to be changed with `.set` or `.apply`.
+
+        Args:
+            where: a function that leads to the place, `lambda s: s.opt.mu["w"]`, or to
+                a tuple of places. It goes through States, dataclasses, NamedTuples,
+                dicts, lists and tuples.
+
+        Raises:
+            PlaceError: the selector leads to no place, or to overlapping ones.
+
+        >>> import jax, jax.numpy as jnp, purestate as ps
+        >>> class Net(ps.State):
+        ...     layers: list
+        >>> net = Net(layers=[jnp.zeros(2), jnp.zeros(3)])
+        >>> net.at(lambda n: n.layers[-1]).apply(jnp.ones_like).layers[1].tolist()
+        [1.0, 1.0, 1.0]
+        """
+        return At(self, where)
+
+    def draft(self) -> "Draft[Self]":
+        """Return a `with` block's copy of this State that can be assigned to.
+
+        After the block the copy is frozen. Inside, nested States and containers are
+        copies too; checks and derived fields run at its end. Meant for code that
+        changes many places at once; a single one is clearer with `replace` or `at`.
+
+        Raises:
+            DraftError: assignment after the block, or from another trace.
+
+        >>> import jax, jax.numpy as jnp, purestate as ps
+        >>> class Train(ps.State):
+        ...     step: jax.Array
+        ...     sums: dict
+        >>> train = Train(step=0, sums={"loss": 0.0})
+        >>> with train.draft() as new:
+        ...     new.step += 1
+        ...     new.sums["loss"] = 2.5
+        >>> int(new.step), new.sums, train.sums
+        (1, {'loss': 2.5}, {'loss': 0.0})
+        """
+        return Draft(self)
 
     def __init_subclass__(
         cls, *, kw_only: bool = False, strict: bool | None = None, **kwargs: Any
@@ -110,14 +155,17 @@ class State:
         known = layout_of(cls).names
         if AUX in held or FAILED in held:
             raise FrozenStateError.changing(cls, "assign", name, known)
-        if name not in known:
-            setter = getattr(getattr(cls, name, None), "__set__", None)
-            if setter is not None:  # a property with a setter, used while constructing
-                return setter(self, value)
+        if DRAFT in held:
+            held[DRAFT][0].assign(self, name, value)
+        elif name in known:
+            held[name] = value
+            if ASSIGNED in held:
+                held[ASSIGNED].add(name)
+        elif hasattr(getattr(cls, name, None), "__set__"):
+            # A property with a setter, used while constructing.
+            object.__setattr__(self, name, value)
+        else:
             raise UndeclaredFieldError(cls, name, known)
-        held[name] = value
-        if ASSIGNED in held:
-            held[ASSIGNED].add(name)
 
     def __delattr__(self, name: str) -> None:
         raise FrozenStateError.changing(

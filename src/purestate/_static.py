@@ -117,6 +117,6 @@ def short(value: object, limit: int = 60) -> str:
     """Return a value's repr, cut to `limit` characters; never raises."""
     try:
         text = repr(value)
-    except Exception:
+    except Exception:  # noqa: BLE001  # whatever a foreign object raises
         text = f"<{type(value).__name__}>"
     return text if len(text) <= limit else f"{text[: limit - 3]}..."

@@ -1,7 +1,7 @@
-"""What happens to a value on its way into a field, and to an instance before it is sealed.
+"""What happens to a value on its way into a field, and to an instance before its seal.
 
-Converters, Python numbers in array fields, defaults, strict classes and `__check__`: the
-parts that construction and `replace` share. Unflatten uses none of them.
+Converters, Python numbers in array fields, defaults, strict classes and `__check__`:
+the parts that construction and `replace` share. Unflatten uses none of them.
 """
 
 import dataclasses
@@ -177,7 +177,7 @@ def _described(leaf: Any) -> str:
 def explain(
     error: BaseException, layout: Layout, where: str, held: Iterable[str]
 ) -> None:
-    """Add to an error from a user's constructor what was being made, and why it may be."""
+    """Add a note to an error from a user's constructor: what was made, and how far."""
     name = layout.cls.__name__
     if isinstance(error, _READS_A_TRACER):
         error.add_note(

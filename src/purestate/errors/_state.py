@@ -1,14 +1,11 @@
-"""One class per mistake.
+"""Mistakes in declaring, constructing and updating a State."""
 
-An error states what happened, where, and the way out. The facts come in as arguments
-and the text is made here, so that one place decides how purestate speaks. Each class
-also derives from the built-in that Python programmers already catch for that mistake.
-"""
-
-import difflib
 from collections.abc import Iterable, Mapping
 
+import jax
+
 from purestate._compat import is_tracer
+from purestate.errors._base import PurestateError, nearest
 
 __all__ = [
     "CheckError",
@@ -18,7 +15,6 @@ __all__ = [
     "FrozenStateError",
     "InheritedInitError",
     "NumberError",
-    "PurestateError",
     "ReservedNameError",
     "StaticFieldError",
     "StrictFieldError",
@@ -29,15 +25,6 @@ __all__ = [
     "UnhashableStateError",
     "UnsetFieldError",
 ]
-
-
-class PurestateError(Exception):
-    """Base of every error that purestate raises."""
-
-    def __reduce__(self) -> tuple[object, ...]:
-        # An exception is pickled as class(*args), which would pass the finished text
-        # to an __init__ that wants the facts.
-        return _restore, (type(self), self.args, self.__dict__)
 
 
 class DeclarationError(PurestateError, TypeError):
@@ -151,7 +138,7 @@ class StaticFieldError(PurestateError, TypeError):
     """A static field was given an array, a tracer or something unhashable."""
 
     def __init__(self, cls: type, name: str, value: object, place: str = "") -> None:
-        kind = "tracer" if is_tracer(value) else type(value).__name__
+        kind = _kind(value)
         advice = _static_advice(name, value)
         inside = f"{place} is" if place else "got"
         super().__init__(
@@ -257,26 +244,6 @@ class UnhashableStateError(PurestateError, TypeError):
         )
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return "did you mean ...?" for a close match, else the list of names."""
-    names = tuple(known)
-    close = difflib.get_close_matches(name, names, n=1)
-    if close:
-        return f"did you mean {close[0]!r}?"
-    if not names:
-        return "it has no fields."
-    return f"its fields are {', '.join(names)}."
-
-
-def _restore(
-    cls: type[PurestateError], args: tuple[object, ...], state: dict[str, object]
-) -> PurestateError:
-    error = cls.__new__(cls)
-    error.args = args
-    error.__dict__.update(state)
-    return error
-
-
 def _static_advice(name: str, value: object) -> str:
     is_array = hasattr(value, "shape") and hasattr(value, "dtype")
     if is_array or hasattr(type(value), "__purestate_layout__"):
@@ -301,3 +268,9 @@ def _static_advice(name: str, value: object) -> str:
 
 def _article(kind: str) -> str:
     return f"an {kind}" if kind[:1].lower() in "aeiou" else f"a {kind}"
+
+
+def _kind(value: object) -> str:
+    if is_tracer(value):
+        return "tracer"
+    return "jax array" if isinstance(value, jax.Array) else type(value).__name__

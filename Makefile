@@ -1,0 +1,66 @@
+# Everything happens in .venv inside this folder; nothing outside it is changed.
+#   make PYTHON=python3.13 test      another Python
+#   make VENV=.venv-other test       another folder for the environment
+PYTHON ?= python3
+VENV ?= .venv
+WORKERS ?= 2
+# For the lanes of .ci/run: extras on top of the target's own, and a file of pins.
+EXTRAS ?=
+CONSTRAINT ?=
+
+python := $(VENV)/bin/python
+# `file` means the default above: then an environment that already works is kept,
+# whatever `python3` has become in the meantime.
+chosen := $(if $(filter file,$(origin PYTHON)),,--python-name $(PYTHON))
+setup := $(PYTHON) tools/environment.py --venv $(VENV) --goal "$(MAKECMDGOALS)" \
+	$(chosen) $(if $(EXTRAS),--extras $(EXTRAS)) \
+	$(if $(CONSTRAINT),--constraint $(CONSTRAINT))
+# The examples of one document share their names, so a file stays in one worker.
+tests := -n $(WORKERS) --dist loadfile -m "not types" tests README.md docs src
+
+.PHONY: help demo test check lint types cov bench clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@echo "purestate: make TARGET"
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' Makefile
+
+demo: ## see it work: a jitted method with state, then a small training run
+	@$(setup) demo
+	$(python) docs/examples/box.py
+	$(python) docs/examples/train_digits.py
+
+test: ## the tests and every example of the documentation
+	@$(setup) test
+	$(python) -m pytest $(tests) $(ARGS)
+
+check: lint types cov ## all that a change must pass
+
+lint: ## ruff: style and format
+	@$(setup) check
+	$(python) -m ruff check
+	$(python) -m ruff format --check
+
+types: ## mypy and pyright on src, then the tests of what the checkers say
+	@$(setup) check
+	$(python) -m mypy
+	$(python) -m pyright --pythonpath $(python)
+	$(python) -m pytest -m types tests/typing
+
+cov: ## the tests again, with coverage by branches
+	@$(setup) check
+	$(python) -m coverage erase
+	$(python) -m coverage run -m pytest $(tests) $(ARGS)
+	$(python) -m coverage combine --quiet
+	$(python) -m coverage report
+
+bench: ## speed against other libraries
+	@$(setup) bench
+	for script in benchmarks/bench_*.py; do \
+		$(python) $$script $(ARGS) || exit 1; \
+	done
+
+clean: ## remove environments, caches and outputs
+	rm -rf .venv .venv-newest .venv-lowest out build dist htmlcov .coverage \
+		.coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Speed of purestate against other libraries; each `bench_*` file is a script."""

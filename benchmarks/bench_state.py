@@ -1,0 +1,260 @@
+"""What a State costs, beside named tuples, dataclasses and other container libraries.
+
+    python benchmarks/bench_state.py [--quick] [--out FILE]
+
+The legend above the tables says who takes part and what is timed. The leaves are scalar
+arrays, except for pickling, where they are short strings: pickling an array costs far
+more than what holds it.
+"""
+
+import argparse
+import gc
+import pickle
+import sys
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+if __package__ in (None, ""):
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import jax
+import jax.numpy as jnp
+
+import purestate as ps
+from benchmarks import budgets, imports, report
+from benchmarks.harness import Case, Clock, machine, progress, versions
+from benchmarks.libraries import LIBRARIES, Container
+
+SIZES = 4, 16, 64
+PEERS = [x.package for x in LIBRARIES if x.package is not None]
+RIVALS = [library.name for library in LIBRARIES]
+NESTED = ["purestate", "register_dc", "dict"]
+TRACED = ["ps of a dict", "ps 300 fields", "dict"]
+LEGEND = """\
+Medians in microseconds of the calling thread's processor time, which leaves out what
+other processes take, or of wall time where it says so.
+purestate: fields annotated as jax.Array, so that Python numbers become arrays.
+ps object: annotated as object, without that check. ps 2 static: two static fields more.
+dataclass: the standard library's, not frozen, not a pytree.
+register_dc: a frozen one that jax.tree_util.register_dataclass has registered.
+spread: half the distance between the quartiles, for the middle and the worst rival.
+"""
+ROWS = 14  # per size
+
+
+def main() -> None:
+    """Measure, print the tables and the budgets, write the result file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a rough run, under 60 s")
+    parser.add_argument("--out", type=Path, help="the result file")
+    chosen = parser.parse_args()
+    packages = ["jax", "jaxlib", "numpy", *PEERS]
+    about = {
+        "what": "state",
+        "quick": chosen.quick,
+        "machine": f"{machine()}, jax on {jax.default_backend()}",
+        "versions": {"purestate": ps.__version__, **versions(packages)},
+    }
+    shown = ", ".join(f"{k} {v}" for k, v in about["versions"].items())
+    print(f"{about['machine']}\n{shown}\n", flush=True)
+
+    rounds, seconds = (25, 0.0005) if chosen.quick else (151, 0.001)
+    with progress(ROWS * len(SIZES) + 6) as tell:
+        clock = Clock(rounds, seconds, tell)
+        for size in SIZES:
+            measure_size(clock, size)
+        measure_nested(clock)
+        measure_tracing(clock)
+        imports.measure(clock, LIBRARIES[:1] if chosen.quick else LIBRARIES, rounds=5)
+
+    results = clock.results
+    print(LEGEND)
+    sizes = [fields(size) for size in SIZES]
+    print(report.tables(results, RIVALS, sizes), end="\n\n")
+    print(report.tables(results, NESTED, ["333 x 3 leaves"]), end="\n\n")
+    print(report.tables(results, TRACED, ["300 leaves"]), end="\n\n")
+    print(report.tables(results, ["jax", *RIVALS], [imports.SIZE]), end="\n\n")
+    for where, why in results.failed.items():
+        print(f"not measured: {where}: {why}")
+    print(budgets.lines(results, sizes))
+    path = chosen.out or default_path(about)
+    report.save(path, about, results)
+    print(f"\n{path}")
+
+
+def fields(size: int) -> str:
+    """Return the title of the table for containers of `size` fields."""
+    return f"{size} fields"
+
+
+def default_path(about: dict[str, Any]) -> Path:
+    """Return where the results go: a name with the versions that matter most."""
+    found = about["versions"]
+    name = f"state-python{found['python']}-jax{found['jax']}"
+    quick = "-quick" if about["quick"] else ""
+    return Path(__file__).parent / "results" / f"{name}{quick}.json"
+
+
+def measure_size(clock: Clock, size: int) -> None:
+    """Compare all libraries at one number of fields."""
+    title = fields(size)
+    made = []
+    for library in LIBRARIES:
+        try:
+            made.append(Container(library, size))
+        except Exception as error:  # noqa: BLE001  # a peer that is absent or broken
+            clock.note("", title, library.name, error)
+    trees = [c for c in made if c.library.is_pytree]
+    for c in made:
+        c.scope["exec_in"] = {k: c.scope[k] for k in c.scope if k not in ("s", "S")}
+    for c in trees:
+        prepare(c)
+
+    def compare(row: str, cases: Iterator[Case]) -> None:
+        clock.compare(row, title, list(cases))
+
+    compare("class creation", (c.case("exec(source, dict(exec_in))") for c in made))
+    by_position = (c for c in made if c.library.positional)
+    compare("construct", (c.case(c.positional) for c in by_position))
+    compare("construct by keyword", (c.case(c.keyword) for c in made))
+    compare("flatten", (c.case("flatten(s)") for c in trees))
+    compare("unflatten", (c.case("unflatten(leaves)") for c in trees))
+    compare("tree.map", (c.case("jax.tree.map(same, s)") for c in trees))
+    compare("replace one", (c.case(c.replaced) for c in made))
+    compare("attribute read", (c.case(f"s.{c.middle}", 50) for c in made))
+    compare("the same, unflattened", (c.case(f"rebuilt.{c.middle}", 50) for c in trees))
+    compare("method lookup", (c.case("s.method", 50) for c in made))
+    call = "step(s).f0.block_until_ready()"
+    compare("jit call", (c.case(call) for c in trees))
+    compare("jit call, wall time", (c.case(call, waits=True) for c in trees))
+    compare("pickle round trip", (pickled(c) for c in made))
+    for c in made:
+        clock.add("memory", title, c.library.name, "bytes", [memory_of(c)])
+    clock.tell(f"memory ({title})")
+
+
+def prepare(c: Container) -> None:
+    """Put what the statements on a pytree use into the container's scope."""
+    scope = c.scope
+    scope["flatten"] = jax.tree.flatten
+    scope["leaves"], treedef = jax.tree.flatten(scope["s"])
+    scope["unflatten"] = treedef.unflatten
+    scope["rebuilt"] = treedef.unflatten(scope["leaves"])
+    # The update is spelled as the library does, which only tracing sees.
+    update = c.library.replace.format(f="f0")
+    source = f"def update(s):\n    v = s.f0 + 1\n    return {update}\n"
+    exec(source, scope)
+    scope["step"] = jax.jit(scope["update"])
+
+
+def pickled(c: Container) -> Case:
+    """Return the case of pickling and unpickling; its leaves are short strings."""
+    given = ", ".join(f"{name}={name!r}" for name in c.fields)
+    extra = "".join(f", {name}={value}" for name, value in c.library.extra)
+    scope = {"loads": pickle.loads, "dumps": pickle.dumps}
+    named = eval(f"S({given}{extra})", c.scope)
+    return c.case("loads(dumps(named))", named=named, **scope)
+
+
+def memory_of(c: Container, count: int = 500) -> float:
+    """Return the bytes that one instance takes beside its leaves."""
+    make = eval(f"lambda: {c.keyword}", c.scope)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        held: list[Any] = [None] * count
+        for i in range(count):
+            held[i] = make()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    return (after - before) / count - 8  # less the list's own pointer
+
+
+def measure_nested(clock: Clock) -> None:
+    """Compare a list of 333 containers with three leaves each, inside one."""
+    title = "333 x 3 leaves"
+    state, registered = nested_classes(ps.State), nested_classes(None)
+    makers: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+        "purestate": state,
+        "register_dc": registered,
+        "dict": (dict, dict),
+    }
+    scopes = {}
+    for rival, (node, top) in makers.items():
+        nodes = [node(**{k: jnp.float32(i) for k in "abc"}) for i in range(333)]
+        tree = top(xs=nodes)
+        leaves, treedef = jax.tree.flatten(tree)
+        first = "q['xs'][0]['a']" if rival == "dict" else "q.xs[0].a"
+        scopes[rival] = {
+            "tree": tree,
+            "leaves": leaves,
+            "flatten": jax.tree.flatten,
+            "unflatten": treedef.unflatten,
+            "step": jax.jit(eval(f"lambda q: {first}")),
+        }
+    for row, statement in (
+        ("flatten", "flatten(tree)"),
+        ("unflatten", "unflatten(leaves)"),
+        ("jit call", "step(tree).block_until_ready()"),
+        ("jit call, wall time", "step(tree).block_until_ready()"),
+    ):
+        cases = [Case(k, statement, v, waits="wall" in row) for k, v in scopes.items()]
+        clock.compare(row, title, cases)
+
+
+def nested_classes(base: type | None) -> tuple[type, type]:
+    """Return a class with three array fields, and one with a list."""
+    classes = []
+    for annotations in (dict.fromkeys("abc", jax.Array), {"xs": list}):
+        body = {"__annotations__": annotations, "__module__": __name__}
+        cls = type("Node", (base,) if base else (), body)
+        classes.append(cls if base else registered_dataclass(cls))
+    return classes[0], classes[1]
+
+
+def registered_dataclass(cls: type) -> type:
+    """Return `cls` as a frozen dataclass that jax knows itself."""
+    import dataclasses
+
+    frozen = dataclasses.dataclass(frozen=True)(cls)
+    return jax.tree_util.register_dataclass(frozen)
+
+
+def measure_tracing(clock: Clock) -> None:
+    """Compare the time to trace an update of 300 leaves."""
+    names = [f"k{i}" for i in range(300)]
+    leaves = {name: jnp.float32(0) for name in names}
+    body = {"__module__": __name__}
+    around = type("Around", (ps.State,), body | {"__annotations__": {"d": dict}})
+    fields = {"__annotations__": dict.fromkeys(names, jax.Array)}
+    wide = type("Wide", (ps.State,), body | fields)
+    grown = "{k: v + 1 for k, v in d.items()}"
+    updates = {
+        "dict": (leaves, f"lambda d: {grown}"),
+        "ps of a dict": (
+            around(d=leaves),
+            f"lambda q: (lambda d: q.replace(d={grown}))(q.d)",
+        ),
+        "ps 300 fields": (
+            wide(**leaves),
+            "lambda q: q.replace(**{k: getattr(q, k) + 1 for k in names})",
+        ),
+    }
+    cases = [
+        # A new function each time: jit remembers what it has traced.
+        Case(
+            rival,
+            f"jit({source}).trace(tree)",
+            {"tree": tree} | {"jit": jax.jit, "names": names},
+        )
+        for rival, (tree, source) in updates.items()
+    ]
+    clock.compare("trace", "300 leaves", cases)
+
+
+if __name__ == "__main__":
+    main()

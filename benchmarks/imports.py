@@ -1,0 +1,53 @@
+"""How long libraries take to import once jax is there.
+
+Each import happens in a process of its own, which measures itself. Bytecode is cached,
+as it is for an installed package, in a folder that lives as long as the measurement.
+"""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+
+from benchmarks.harness import Clock
+from benchmarks.libraries import Library
+
+__all__ = ["SIZE", "measure"]
+
+SIZE = "process start"
+_CHILD = """
+import sys, time
+start = time.perf_counter()
+import jax
+jax_s = time.perf_counter() - start
+sys.dont_write_bytecode, sys.pycache_prefix = False, {folder!r}
+start = time.perf_counter()
+{imports}
+print(jax_s, time.perf_counter() - start)
+"""
+
+
+def measure(clock: Clock, libraries: Sequence[Library], rounds: int) -> None:
+    """Time `import jax`, and each library's import after it, in turns."""
+    setups = {"purestate": "import purestate"}
+    setups |= {x.name: x.setup for x in libraries if x.package}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, setup in list(setups.items()):
+            try:
+                _seconds(folder, setup)  # writes the bytecode
+            except subprocess.CalledProcessError as error:
+                clock.note("import", SIZE, name, error)
+                del setups[name]
+        rivals = {k: lambda v=v: _seconds(folder, v)[1] for k, v in setups.items()}
+        rivals["jax"] = lambda: _seconds(folder, "")[0]
+        clock.interleave(
+            "import after jax", SIZE, rivals, rounds=rounds, unit="ms", scale=1e3
+        )
+
+
+def _seconds(folder: str, imports: str) -> tuple[float, float]:
+    source = _CHILD.format(folder=folder, imports=imports)
+    command = [sys.executable, "-W", "ignore", "-c", source]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    jax_s, after_s = map(float, done.stdout.split())
+    return jax_s, after_s

@@ -1,0 +1,322 @@
+"""Train a classifier of handwritten digits, with all of its state in States.
+
+The data are the 1,797 images of 8 x 8 pixels that come with scikit-learn; a quarter of
+them is held out. `TrainState.epoch` takes the model, the optimizer's state and the
+random key, and returns all of them updated; the old buffers are donated, so that the
+new values can be written in their place. The curves and some misread digits end up in
+`out/digits.png`.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import functools
+import os
+import pathlib
+import sys
+
+import jax
+import jax.numpy as jnp
+import matplotlib.figure
+import numpy as np
+import optax
+import rich.console
+import rich.progress
+import rich.table
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+import purestate as ps
+
+# --- the model -----------------------------------------------------------------------
+
+
+class Dense(ps.State):
+    """An affine map from vectors to vectors."""
+
+    kernel: jax.Array
+    bias: jax.Array
+
+    def __init__(self, key, n_in, n_out):
+        self.kernel = jax.nn.initializers.he_normal()(key, (n_in, n_out))
+        self.bias = jnp.zeros(n_out)
+
+    def __call__(self, x):
+        return x @ self.kernel + self.bias
+
+
+class MLP(ps.State):
+    """Dense layers with ReLU in between, and dropout where a key is given."""
+
+    layers: tuple[Dense, ...]
+    dropout: float = ps.static()
+
+    def __init__(self, key, sizes, dropout=0.2):
+        keys = jax.random.split(key, len(sizes) - 1)
+        triples = zip(keys, sizes[:-1], sizes[1:], strict=True)
+        self.layers = tuple(Dense(*triple) for triple in triples)
+        self.dropout = dropout
+
+    def __call__(self, x, key=None):
+        *hidden, last = self.layers
+        for i, layer in enumerate(hidden):
+            x = jax.nn.relu(layer(x))
+            if key is not None:
+                keep = 1 - self.dropout
+                mask = jax.random.bernoulli(jax.random.fold_in(key, i), keep, x.shape)
+                x = jnp.where(mask, x / keep, 0)
+        return last(x)
+
+
+# --- training ------------------------------------------------------------------------
+
+
+class Metrics(ps.State):
+    """Mean loss and the share of images read correctly."""
+
+    loss: jax.Array
+    accuracy: jax.Array
+
+
+class TrainState(ps.State):
+    """All that changes while training, and the settings, which are static.
+
+    `step` starts as the number 0; its annotation makes it an array of dtype int32.
+    """
+
+    model: MLP
+    opt: optax.OptState
+    key: jax.Array
+    step: jax.Array = 0
+    total: int = ps.static()
+    batch: int = ps.static()
+    rate: float = ps.static()
+
+    def __init__(self, key, total, batch=32, rate=4e-3):
+        model_key, self.key = jax.random.split(key)
+        self.model = MLP(model_key, sizes=(64, 128, 128, 10))
+        self.total, self.batch, self.rate = total, batch, rate
+        self.opt = self.optimizer.init(self.model)
+
+    @property
+    def optimizer(self):
+        # Made of static settings, of which equal ones share a compiled program. The
+        # optimizer itself holds functions, which differ each time that it is made.
+        return optax.adamw(optax.cosine_decay_schedule(self.rate, self.total))
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def epoch(self, images, labels):
+        """Return the state after one pass over shuffled batches, and their metrics."""
+        key, order_key = jax.random.split(self.key)
+        order = jax.random.permutation(order_key, len(labels))
+        order = order[: len(order) // self.batch * self.batch].reshape(-1, self.batch)
+
+        def body(state, rows):
+            return state.update(images[rows], labels[rows])
+
+        return jax.lax.scan(body, self.replace(key=key), order)
+
+    def update(self, images, labels):
+        """Return the state after one batch, and its metrics."""
+        key, dropout_key = jax.random.split(self.key)
+        grad = jax.grad(measure, has_aux=True)
+        grads, metrics = grad(self.model, images, labels, dropout_key)
+        updates, opt = self.optimizer.update(grads, self.opt, self.model)
+        model = optax.apply_updates(self.model, updates)
+        step = self.step + 1
+        return self.replace(model=model, opt=opt, key=key, step=step), metrics
+
+
+def measure(model, images, labels, key=None):
+    """Return the loss, and the metrics that go with it."""
+    logits = model(images, key)
+    loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+    accuracy = jnp.mean(logits.argmax(axis=-1) == labels)
+    return loss, Metrics(loss=loss, accuracy=accuracy)
+
+
+@jax.jit
+def evaluate(model, images, labels):
+    return measure(model, images, labels)[1]
+
+
+# --- the run -------------------------------------------------------------------------
+
+
+def main(epochs=60, out="out/digits.png", seed=0, batch=32):
+    """Train, write the picture to `out`, and return held-out accuracy and state."""
+    console = rich.console.Console()
+    images, labels = load_digits(return_X_y=True)
+    split = train_test_split(
+        np.float32(images / 16),
+        np.int32(labels),
+        test_size=0.25,
+        stratify=labels,
+        random_state=seed,
+    )
+    train_images, test_images, train_labels, test_labels = map(jnp.asarray, split)
+
+    steps = len(train_labels) // batch * epochs
+    state = TrainState(jax.random.key(seed), total=steps, batch=batch)
+    history = []
+    with progress(console, epochs) as show:
+        for _ in range(epochs):
+            state, metrics = state.epoch(train_images, train_labels)
+            seen = jax.tree.map(jnp.mean, metrics)
+            held_out = evaluate(state.model, test_images, test_labels)
+            history.append((seen, held_out))
+            show(seen, held_out)
+
+    accuracy = float(held_out.accuracy)
+    console.print(state_table(state))
+    predicted = np.asarray(state.model(test_images).argmax(axis=-1))
+    figure = draw(history, np.asarray(test_images), np.asarray(test_labels), predicted)
+    save(figure, pathlib.Path(out))
+    wrong = int(np.sum(predicted != test_labels))
+    print(f"held-out accuracy {accuracy:.4f}: {wrong} of {len(predicted)} are misread")
+    print(f"the picture is in {out}")
+    return accuracy, state
+
+
+@contextlib.contextmanager
+def progress(console, epochs):
+    """Yield a function that shows metrics: in a bar, or as lines in a log."""
+    text = "loss {:.4f}  held out: loss {:.4f}  accuracy {:.4f}"
+
+    def words(seen, held_out):
+        return text.format(*map(float, (seen.loss, held_out.loss, held_out.accuracy)))
+
+    if console.is_terminal:
+        columns = (
+            rich.progress.TextColumn("epoch"),
+            rich.progress.MofNCompleteColumn(),
+            rich.progress.BarColumn(bar_width=None),
+            rich.progress.TextColumn("{task.description}"),
+            rich.progress.TimeElapsedColumn(),
+        )
+        with rich.progress.Progress(*columns, console=console, expand=True) as bar:
+            task = bar.add_task("compiling", total=epochs)
+            yield lambda *m: bar.update(task, description=words(*m), advance=1)
+    else:
+        done = iter(range(1, epochs + 1))
+
+        def line(*metrics):
+            epoch = next(done)
+            if epoch in (1, epochs) or epoch % 10 == 0:
+                print(f"epoch {epoch:3}/{epochs}  {words(*metrics)}", flush=True)
+
+        yield line
+
+
+def state_table(state):
+    """Return a table of what the state holds: every leaf, then the settings."""
+    table = rich.table.Table(
+        title=type(state).__name__, title_justify="left", show_footer=True
+    )
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    total = sum(leaf.nbytes for _, leaf in leaves)
+    table.add_column("field", footer=f"{len(leaves)} leaves", overflow="fold")
+    table.add_column("dtype")
+    table.add_column("shape")
+    table.add_column("bytes", footer=f"{total:,}", justify="right")
+    for path, leaf in leaves:
+        name = jax.tree_util.keystr(path, simple=True, separator=".")
+        table.add_row(name, str(leaf.dtype), str(leaf.shape), f"{leaf.nbytes:,}")
+    table.add_section()
+    for name, value in static_fields(state):
+        table.add_row(name, "static", repr(value), "", style="dim")
+    return table
+
+
+def static_fields(state, prefix=""):
+    """Yield the names and values of static fields, also those of States inside."""
+    for field in dataclasses.fields(state):
+        value = getattr(state, field.name)
+        if field.metadata.get("static"):
+            yield prefix + field.name, value
+        elif isinstance(value, ps.State):
+            yield from static_fields(value, f"{prefix}{field.name}.")
+
+
+# --- the picture ---------------------------------------------------------------------
+
+INK, GRID, BLUE, ORANGE, RED = "#33373d", "#e6e8eb", "#3b6fb6", "#e08a2c", "#c2412d"
+
+
+def draw(history, images, labels, predicted):
+    """Return a figure of 1800 x 630 pixels: curves, and digits that were misread."""
+    figure = matplotlib.figure.Figure(figsize=(12, 4.2), dpi=150)
+    curves, digits = figure.subfigures(1, 2, width_ratios=(7, 5))
+    draw_curves(curves, history)
+    wrong = np.flatnonzero(predicted != labels)
+    grid = {"left": 0.02, "right": 0.96, "bottom": 0.03, "top": 0.8, "hspace": 0.35}
+    places = digits.subplots(2, 4, gridspec_kw=grid).flat
+    for axes, index in zip(places, wrong, strict=False):
+        axes.imshow(images[index].reshape(8, 8), cmap="gray_r")
+        axes.set_title(f"{labels[index]} as {predicted[index]}", color=RED, fontsize=11)
+    for axes in digits.axes:
+        axes.set_axis_off()
+    title = f"{len(wrong)} of {len(labels)} held-out digits are misread"
+    digits.text(0.03, 0.915, title, color=INK, fontsize=12)
+    return figure
+
+
+def draw_curves(figure, history):
+    place = {"left": 0.08, "right": 0.95, "bottom": 0.14, "top": 0.88, "wspace": 0.25}
+    left, right = figure.subplots(1, 2, gridspec_kw=place)
+    last = len(history)
+    for axes, name in ((left, "loss"), (right, "accuracy")):
+        for side, color, label in ((0, BLUE, "training"), (1, ORANGE, "held out")):
+            values = [float(getattr(metrics[side], name)) for metrics in history]
+            style = {"color": color, "label": label, "marker": "o", "markersize": 5}
+            axes.plot(range(1, last + 1), values, markevery=[-1], **style)
+        axes.set_title(name, color=INK, loc="left", fontsize=12)
+        axes.set_xlabel("epoch", color=INK)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.spines[["bottom", "left"]].set_color(INK)
+        axes.tick_params(which="both", colors=INK)
+        axes.grid(color=GRID, linewidth=0.8)
+        axes.set_xlim(0, 1.04 * last)
+    left.set_yscale("log")
+    left.yaxis.set_minor_formatter("")
+    left.legend(frameon=False, labelcolor=INK)
+    lowest = min(float(held_out.accuracy) for _, held_out in history)
+    right.set_ylim(max(lowest - 0.02, 0), 1.004)
+    right.text(
+        0.97,
+        0.4,
+        f"{float(history[-1][1].accuracy):.1%}",
+        color=ORANGE,
+        fontsize=26,
+        ha="right",
+        transform=right.transAxes,
+    )
+
+
+def save(figure, path):
+    """Write a figure so that `path` is the old picture or the new, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        figure.savefig(part, format="png")
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument("--out", default="out/digits.png", help="the picture")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    if options.epochs < 1:
+        parser.error("--epochs must be at least 1")
+    return vars(options)
+
+
+if __name__ == "__main__":
+    try:
+        main(**parse())
+    except KeyboardInterrupt:
+        sys.exit("interrupted: no picture was written")

@@ -1,0 +1,128 @@
+"""Notes on the errors of jitted functions: which field it was, and what to do.
+
+Everything here runs in an `except`. An exception keeps its type and its text; help
+comes as a note below it.
+"""
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+from purestate._compat import is_tracer
+from purestate._consumed import was_deleted
+from purestate._layout import LAYOUT
+from purestate._paths import words
+from purestate.errors import SharedBufferWarning
+
+__all__ = ["explain", "without_shared_buffers"]
+
+_DONATING_TWICE = ("donate the same buffer twice", "donate a buffer that is also used")
+
+
+def explain(
+    error: Exception, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Add to an exception what is known about the arguments that caused it."""
+    if getattr(error, "__purestate_explained__", None) is not None:
+        return  # by the innermost jitted function, which knows best
+    try:
+        notes = list(_notes(error, name, args, kwargs))
+        error.__purestate_explained__ = name  # type: ignore[attr-defined]
+    except Exception:  # noqa: BLE001  # an argument that cannot even be flattened
+        return
+    for note in notes:
+        error.add_note(note)
+
+
+def without_shared_buffers(
+    error: Exception, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Return the arguments with shared buffers copied, None if none are shared."""
+    if not any(text in str(error) for text in _DONATING_TWICE):
+        return None
+    seen: dict[Any, str] = {}
+    shared: list[str] = []
+
+    def separate(path: Any, leaf: Any) -> Any:
+        if not isinstance(leaf, jax.Array) or is_tracer(leaf):
+            return leaf
+        place = _place(path, args, kwargs)
+        first = seen.setdefault(_buffer(leaf), place)
+        if first is place:
+            return leaf
+        shared.append(f"{first} and {place}")
+        return leaf.copy()
+
+    made = jax.tree_util.tree_map_with_path(separate, (args, kwargs))
+    if not shared:
+        return None
+    warnings.warn(SharedBufferWarning(name, shared), stacklevel=3)
+    return made
+
+
+def _notes(
+    error: Exception, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[str]:
+    leaves = list(_leaves(args, kwargs))
+    gone = [place for place, leaf in leaves if was_deleted(leaf)]
+    if gone:
+        yield (
+            f"{_and(gone)} {'was' if len(gone) == 1 else 'were'} donated to an earlier "
+            f"jitted call, which reused the memory. Use the State that this call "
+            f"returned, or copy with jnp.copy before donating."
+        )
+    if isinstance(error, TypeError):
+        for place, leaf in leaves:
+            if not _is_traceable(leaf):
+                kind = type(leaf).__name__
+                field = place.rpartition(".")[2]
+                advice = (
+                    f"declare it static, `{field}: ... = ps.static()`, if it is "
+                    f"configuration"
+                    if "." in place
+                    else "name it in static_argnames"
+                )
+                yield f"{place} holds a {kind}, which jax cannot trace: {advice}."
+    if isinstance(error, jax.errors.TracerArrayConversionError):
+        yield (
+            f"{name} gave a traced value to numpy, or to code that needs numbers: "
+            f"under jit it has none yet. Use jnp in place of np, or jax.pure_callback "
+            f"to call the code when the program runs."
+        )
+
+
+def _leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for path, leaf in jax.tree.leaves_with_path((args, kwargs)):
+        yield _place(path, args, kwargs), leaf
+
+
+def _place(path: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Return a leaf's place, from its class if a State holds it."""
+    which, key, *rest = path
+    if which.idx == 0:
+        argument, root = args[key.idx], f"argument {key.idx}"
+    else:
+        argument, root = kwargs[key.key], f"argument {key.key!r}"
+    if LAYOUT in type(argument).__dict__:
+        root = type(argument).__name__
+    return words(rest, root)
+
+
+def _is_traceable(leaf: Any) -> bool:
+    numbers = (bool, int, float, complex)
+    return isinstance(leaf, numbers) or hasattr(leaf, "dtype")
+
+
+def _buffer(leaf: Any) -> Any:
+    try:
+        return leaf.unsafe_buffer_pointer()
+    except Exception:  # noqa: BLE001  # on several devices: the same object at least
+        return id(leaf)
+
+
+def _and(places: list[str], most: int = 5) -> str:
+    shown = places[:most]
+    more = len(places) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")

@@ -1,0 +1,139 @@
+"""What a jitted function notices while jax traces it, and at no other time.
+
+jax runs the Python function once per structure and type of its arguments. That is when
+a retrace is counted, and when what came back can be compared with what went in.
+"""
+
+import dataclasses
+import functools
+import sys
+import threading
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from purestate._diff import Difference, diff
+from purestate._layout import LAYOUT
+from purestate._static import short
+from purestate.errors import LostUpdateWarning, RetraceWarning, StateDriftWarning
+
+__all__ = ["Watch"]
+
+_MANY = 8  # traces after which it is likely that something changes at every call
+
+
+@dataclasses.dataclass
+class Watch:
+    """Watches the traces of one jitted function.
+
+    Attributes:
+        function: the user's function.
+        name: how to call it in texts.
+        donates: whether the first parameter is donated.
+    """
+
+    function: Callable[..., Any]
+    name: str
+    donates: bool
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+        self._last: Any = None
+
+    def wrapped(self) -> Callable[..., Any]:
+        """Return the function that jax traces in place of the user's."""
+
+        @functools.wraps(self.function)
+        def traced(*args: Any, **kwargs: Any) -> Any:
+            self._count_trace(args, kwargs)
+            out = self.function(*args, **kwargs)
+            self._compare(args, kwargs, out)
+            return out
+
+        return traced
+
+    def _count_trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        seen = jax.tree.map(_abstract, (args, kwargs))
+        with self._lock:
+            changes = _named(self._last, seen)
+            if self._last is not None and not changes:
+                return  # the same types again: lowering, or another transform
+            self._last, self._count = seen, self._count + 1
+            count = self._count
+        if count >= _MANY:
+            _warn(RetraceWarning(self.name, count, "\n".join(map(str, changes))))
+
+    def _compare(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        given = args[0] if args else None
+        if LAYOUT not in type(given).__dict__:
+            return
+        cls = type(given)
+        first = out[0] if isinstance(out, tuple | list) and out else out
+        if type(first) is cls:
+            changes = diff(given, first)
+            if changes:
+                _warn(StateDriftWarning(cls, self.name, str(changes)))
+        elif self.donates and not _holds(out, cls):
+            _warn(LostUpdateWarning(cls, self.name))
+
+
+def _holds(out: Any, cls: type) -> bool:
+    parts = jax.tree.leaves(out, is_leaf=lambda part: type(part) is cls)
+    return any(type(part) is cls for part in parts)
+
+
+def _abstract(leaf: Any) -> Any:
+    """Return a leaf's type, so that no array and no tracer is kept."""
+    if not hasattr(leaf, "dtype"):
+        return _Static(short(leaf))  # only a static argument reaches a trace as it is
+    weak = bool(getattr(leaf, "weak_type", False))
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=weak)
+
+
+class _Static(str):
+    """A static argument's value, as text."""
+
+
+def _named(old: Any, new: Any) -> list[Difference]:
+    """Return the differences between two calls, the first argument's by its class."""
+    if old is None:
+        return []
+    found: list[Difference] = []
+    before, after = map(_arguments, (old, new))
+    for name in {**before, **after}:
+        a, b = before.get(name), after.get(name)
+        found += (_placed(f"argument {name}", change) for change in diff(a, b))
+        pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=False)
+        found += (
+            Difference(f"argument {name}", "static value", x, y)
+            for x, y in pairs
+            if type(x) is type(y) is _Static and x != y
+        )
+    return found
+
+
+def _arguments(call: tuple[tuple[Any, ...], dict[str, Any]]) -> dict[str, Any]:
+    return {str(i): arg for i, arg in enumerate(call[0])} | call[1]
+
+
+def _placed(argument: str, change: Difference) -> Difference:
+    bare = not change.path or change.path.startswith(("[", "."))
+    path = f"{argument}{change.path}" if bare else change.path
+    return dataclasses.replace(change, path=path)
+
+
+def _warn(warning: Warning) -> None:
+    """Warn at the line of the user's that led here, past our frames and jax's."""
+    depth, frame = 2, sys._getframe(1)  # level 1 is this function itself
+    while frame.f_back is not None and _is_library(frame):
+        depth, frame = depth + 1, frame.f_back
+    warnings.warn(warning, stacklevel=depth)
+
+
+def _is_library(frame: types.FrameType) -> bool:
+    module = str(frame.f_globals.get("__name__", ""))
+    return module.partition(".")[0] in ("purestate", "jax", "contextlib", "functools")

@@ -1,0 +1,246 @@
+"""`ps.grad`, `ps.value_and_grad` and `ps.vmap`: jax's, for arguments that are States.
+
+A State holds counters and keys beside its parameters. The gradient here is with respect
+to the floating-point leaves, or to those that `wrt` names; everything else is passed
+through and has None in the result.
+"""
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, ParamSpec, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from purestate._at import places
+from purestate._layout import LAYOUT, layout_of
+from purestate._paths import words
+from purestate._pytree import new_instance
+from purestate._repr import pformat
+from purestate.errors import BatchAxisError, FieldError, NothingToDifferentiateError
+
+__all__ = ["grad", "value_and_grad", "vmap"]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_Wrt = Callable[[Any], Any] | str | Iterable[str] | None
+
+
+def grad(
+    fn: Callable[..., Any],
+    wrt: _Wrt = None,
+    has_aux: bool = False,
+    **options: Any,
+) -> Callable[..., Any]:
+    """Return a function that computes the gradient with respect to its first argument.
+
+    Args:
+        fn: returns a scalar, or with `has_aux` a pair of a scalar and anything.
+        wrt: what to differentiate: None for every floating-point leaf, names of fields,
+            or a selector such as `lambda s: s.params`, whose part alone is returned.
+        has_aux: whether `fn` returns a pair.
+        **options: `argnums` (one), `holomorphic` as in `jax.grad`.
+
+    Returns:
+        A function that returns the gradient, of the argument's class, with None in
+        place of leaves that were not differentiated; with `has_aux` a pair.
+
+    Raises:
+        NothingToDifferentiateError: when called, if no leaf is floating-point.
+        FieldError, PlaceError: when called, if `wrt` names nothing.
+
+    >>> import jax, jax.numpy as jnp, purestate as ps
+    >>> class Train(ps.State):
+    ...     w: jax.Array
+    ...     step: jax.Array
+    >>> ps.grad(lambda t: (t.w**2).sum())(Train(w=jnp.ones(2), step=3))
+    Train(w=f32[2], step=None)
+    """
+    both = value_and_grad(fn, wrt, has_aux, **options)
+
+    @functools.wraps(fn)
+    def gradient(*args: Any, **kwargs: Any) -> Any:
+        value, found = both(*args, **kwargs)
+        return (found, value[1]) if has_aux else found
+
+    return gradient
+
+
+def value_and_grad(
+    fn: Callable[..., Any],
+    wrt: _Wrt = None,
+    has_aux: bool = False,
+    *,
+    argnums: int = 0,
+    holomorphic: bool = False,
+) -> Callable[..., tuple[Any, Any]]:
+    """Return a function that computes the value of `fn` and its gradient.
+
+    Args:
+        fn: as in `grad`.
+        wrt: as in `grad`.
+        has_aux: whether `fn` returns a pair.
+        argnums: which positional argument to differentiate with respect to.
+        holomorphic: differentiate complex leaves too, as in `jax.grad`.
+
+    Returns:
+        A function that returns `(value, gradient)`, or `((value, aux), gradient)`.
+
+    Raises:
+        NothingToDifferentiateError: when called, if no leaf is floating-point.
+
+    >>> import jax, jax.numpy as jnp, purestate as ps
+    >>> class Net(ps.State):
+    ...     w: jax.Array
+    ...     b: jax.Array
+    >>> loss = ps.value_and_grad(lambda n: n.w * n.b, wrt="w")
+    >>> loss(Net(w=2.0, b=3.0))[1]
+    Net(w=f32[], b=None)
+    """
+    wanted = jnp.inexact if holomorphic else jnp.floating
+
+    @functools.wraps(fn)
+    def both(*args: Any, **kwargs: Any) -> Any:
+        given = args[argnums]
+        leaves, structure = jax.tree.flatten(given)
+        part = _selected(
+            given, structure.unflatten(map(_Index, range(len(leaves)))), wrt
+        )
+        chosen = [
+            int(i)
+            for i in jax.tree.leaves(part)
+            if type(i) is _Index and _is_a(leaves[i], wanted)
+        ]
+        if not chosen:
+            raise NothingToDifferentiateError(_named(given), pformat(given))
+
+        def of_chosen(values: list[Any]) -> Any:
+            changed = list(leaves)
+            for i, value in zip(chosen, values, strict=True):
+                changed[i] = value
+            argument = structure.unflatten(changed)
+            return fn(*args[:argnums], argument, *args[argnums + 1 :], **kwargs)
+
+        value, found = jax.value_and_grad(
+            of_chosen, has_aux=has_aux, holomorphic=holomorphic
+        )([leaves[i] for i in chosen])
+        by_index = dict(zip(chosen, found, strict=True))
+        return value, jax.tree.map(by_index.get, part)
+
+    return both
+
+
+def vmap(
+    fn: Callable[_P, _T], in_axes: Any = 0, out_axes: Any = 0, **options: Any
+) -> Callable[_P, _T]:
+    """Return `jax.vmap(fn)`, with errors about batch axes that name the field.
+
+    Args:
+        fn: as in `jax.vmap`.
+        in_axes: as in `jax.vmap`; `ps.prefix(state, field=0)` maps single fields.
+        out_axes: as in `jax.vmap`.
+        **options: as in `jax.vmap`.
+
+    Raises:
+        BatchAxisError: when called, if a leaf lacks the mapped axis, or sizes differ.
+
+    >>> import jax, jax.numpy as jnp, purestate as ps
+    >>> class Model(ps.State):
+    ...     friction: jax.Array
+    ...     mass: jax.Array
+    >>> m = Model(friction=jnp.arange(3.0), mass=2.0)
+    >>> axes = ps.prefix(m, friction=0)
+    >>> ps.vmap(lambda m: m.friction * m.mass, in_axes=(axes,))(m).tolist()
+    [0.0, 2.0, 4.0]
+    """
+    mapped = jax.vmap(fn, in_axes, out_axes, **options)
+
+    @functools.wraps(fn)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            return mapped(*args, **kwargs)
+        except ValueError as error:
+            sizes = _sizes(args, kwargs, in_axes)
+            if len({size for _, size in sizes}) > 1:
+                raise BatchAxisError(_name(fn), sizes) from error
+            raise
+
+    return call
+
+
+def _sizes(
+    args: tuple[Any, ...], kwargs: dict[str, Any], in_axes: Any
+) -> list[tuple[str, Any]]:
+    """Return the mapped leaves by place, with the size of their axis or their shape."""
+    if isinstance(in_axes, int) or in_axes is None:
+        in_axes = (in_axes,) * len(args)
+    found = []
+    for i, (arg, axes) in enumerate(zip(args, in_axes, strict=False)):
+        found += _leaf_axes(arg, axes, _named(arg) or f"argument {i}")
+    for name, arg in kwargs.items():  # jax maps them along their first axis
+        found += _leaf_axes(arg, 0, f"argument {name!r}")
+    sizes: list[tuple[str, Any]] = []
+    for place, leaf, axis in found:
+        shape = jnp.shape(leaf)
+        inside = -len(shape) <= axis < len(shape)
+        sizes.append(
+            (place, shape[axis] if inside else f"no axis {axis}, shape {shape}")
+        )
+    return sizes
+
+
+def _leaf_axes(arg: Any, axes: Any, root: str) -> list[tuple[str, Any, int]]:
+    def is_none(axis: object) -> bool:
+        return axis is None
+
+    full = jax.tree.map(
+        lambda axis, below: jax.tree.map(lambda _: axis, below),
+        axes,
+        arg,
+        is_leaf=is_none,
+    )
+    each = jax.tree.leaves(full, is_leaf=is_none)
+    rows = zip(jax.tree.leaves_with_path(arg), each, strict=True)
+    return [
+        (words(path, root), leaf, ax) for (path, leaf), ax in rows if ax is not None
+    ]
+
+
+class _Index(int):
+    """The position of a leaf, told apart from numbers that users keep in fields."""
+
+
+def _selected(given: Any, numbered: Any, wrt: _Wrt) -> Any:
+    """Return the part to differentiate, out of a tree of leaf positions."""
+    if wrt is None:
+        return numbered
+    if callable(wrt):
+        paths, many = places(given, wrt)
+        parts = [_follow(numbered, path) for path in paths]
+        return tuple(parts) if many else parts[0]
+    names = (wrt,) if isinstance(wrt, str) else tuple(wrt)
+    layout = layout_of(type(given))
+    for name in names:
+        if name not in layout.data:
+            raise FieldError.unknown(layout.cls, name, layout.data)
+    rest = {name: None for name in layout.data if name not in names}
+    return new_instance(layout.cls, numbered.__dict__ | rest)
+
+
+def _follow(tree: Any, path: tuple[tuple[str, Any], ...]) -> Any:
+    for kind, key in path:
+        tree = getattr(tree, key) if kind == "." else tree[key]
+    return tree
+
+
+def _is_a(leaf: Any, kind: Any) -> bool:
+    return jnp.issubdtype(jax.dtypes.result_type(leaf), kind)
+
+
+def _named(value: object) -> str:
+    return type(value).__name__ if LAYOUT in type(value).__dict__ else ""
+
+
+def _name(fn: Any) -> str:
+    text = getattr(fn, "__qualname__", type(fn).__name__)
+    return str(text).rpartition("<locals>.")[2]

@@ -1,0 +1,116 @@
+"""Mistakes in places, drafts, batches and transformed functions."""
+
+from collections.abc import Iterable
+
+from purestate.errors._base import PurestateError, PurestateWarning
+
+__all__ = [
+    "BatchAxisError",
+    "ConsumedStateError",
+    "DraftError",
+    "JitDeclarationError",
+    "LostUpdateWarning",
+    "NothingToDifferentiateError",
+    "PlaceError",
+    "RetraceWarning",
+    "SharedBufferWarning",
+    "StackError",
+    "StateDriftWarning",
+]
+
+
+class BatchAxisError(PurestateError, ValueError):
+    """`ps.vmap` over leaves without the axis, or of different sizes."""
+
+    def __init__(self, function: str, sizes: Iterable[tuple[str, object]]) -> None:
+        listed = "\n".join(f"  {place}: {size}" for place, size in sizes)
+        super().__init__(
+            f"vmap of {function} needs one size along the mapped axes, and got\n"
+            f"{listed}\n"
+            f"Map only some fields with in_axes=(ps.prefix(state, field=0), ...), or "
+            f"give every leaf the batch axis, as ps.stack does."
+        )
+
+
+class ConsumedStateError(PurestateError, RuntimeError):
+    """A State was used after it was donated."""
+
+    def __init__(self, cls: type, donated: type, function: str) -> None:
+        whole = "" if cls is donated else f" as part of a {donated.__name__}"
+        super().__init__(
+            f"this {cls.__name__} was donated to {function}(){whole}; use the instance "
+            f"that it returned. To keep the old one, copy it before the call: "
+            f"jax.tree.map(jnp.copy, state)."
+        )
+
+
+class DraftError(PurestateError, RuntimeError):
+    """A draft used outside its block, after an exception, or in another trace."""
+
+
+class JitDeclarationError(PurestateError, TypeError):
+    """A use of `ps.jit` that could never be right."""
+
+
+class LostUpdateWarning(PurestateWarning):
+    """A method that donates its State does not return one."""
+
+    def __init__(self, cls: type, function: str) -> None:
+        super().__init__(
+            f"{function} donates its {cls.__name__} but returns none: after the call "
+            f"its arrays are gone. Return self.replace(...), or drop donate=True."
+        )
+
+
+class NothingToDifferentiateError(PurestateError, TypeError):
+    """`ps.grad` of something without floating-point leaves."""
+
+    def __init__(self, name: str, given: str) -> None:
+        what = f"{name} has" if name else "the argument has"
+        super().__init__(
+            f"{what} no floating-point leaf among those to differentiate: {given}. "
+            f"Pass floats, or select others with wrt=; integers, booleans and keys "
+            f"have no gradient."
+        )
+
+
+class PlaceError(PurestateError, LookupError):
+    """A selector of `at` that leads to no place, or to overlapping ones."""
+
+
+class RetraceWarning(PurestateWarning):
+    """A jitted function keeps being traced again."""
+
+    def __init__(self, function: str, count: int, changes: str) -> None:
+        super().__init__(
+            f"{function} is being traced for the {count}th time; since the last time:\n"
+            f"{changes}\n"
+            f"Each trace compiles anew. Keep types fixed, and make what changes at "
+            f"every call a data field instead of a static one."
+        )
+
+
+class SharedBufferWarning(PurestateWarning):
+    """Donated arguments share a buffer, which was copied."""
+
+    def __init__(self, function: str, shared: Iterable[str]) -> None:
+        super().__init__(
+            f"{function} was given one buffer twice, in {'; '.join(shared)}. A buffer "
+            f"can be donated once only, so the second was copied, at this call. Copy "
+            f"with jnp.copy where the State is made."
+        )
+
+
+class StackError(PurestateError, ValueError):
+    """States that cannot be stacked, or a State that cannot be taken apart."""
+
+
+class StateDriftWarning(PurestateWarning):
+    """A State came back from a jitted function as another type or structure."""
+
+    def __init__(self, cls: type, function: str, changes: str) -> None:
+        super().__init__(
+            f"{function} returns its {cls.__name__} changed:\n{changes}\n"
+            f"The next call will be traced again, and scan would refuse it. Cast or "
+            f"reshape inside {function}, or start from the type that it returns."
+        )

@@ -1,0 +1,274 @@
+"""The scripts in docs/ do what they say, and the pages say what is there."""
+
+import builtins
+import importlib.metadata
+import importlib.util
+import pathlib
+import re
+import struct
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from purestate import errors
+
+ROOT = pathlib.Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+EXAMPLES = DOCS / "examples"
+EPOCHS = 3
+
+
+def load(name):
+    """Return a script of docs/ as a fresh module, which shares no compiled function."""
+    spec = importlib.util.spec_from_file_location(pathlib.Path(name).stem, DOCS / name)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+# --- box.py --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def box_output(capsys):
+    load("examples/box.py").main()
+    return capsys.readouterr().out
+
+
+def test_the_plain_box_ends_in_the_error(box_output):
+    plain, _ = box_output.split("\n\n")
+
+    assert "cache = TracerArrayConversionError: " in plain
+
+
+def test_the_state_box_keeps_its_cache(box_output):
+    _, state = box_output.split("\n\n")
+
+    assert "cache = [0. 2. 4.]" in state
+
+
+def test_importing_the_box_prints_nothing(capsys):
+    load("examples/box.py")
+
+    assert capsys.readouterr().out == ""
+
+
+def test_the_box_fits_on_a_page():
+    assert len((EXAMPLES / "box.py").read_text().splitlines()) < 60
+
+
+# --- train_digits.py -----------------------------------------------------------------
+
+
+class Run:
+    """One short training run and what it left behind."""
+
+    def __init__(self, folder):
+        self.module = load("examples/train_digits.py")
+        self.picture = folder / "out" / "digits.png"
+        self.traces = 0
+        self.inputs = []
+        cls = self.module.TrainState
+        update, epoch = cls.update, cls.epoch
+
+        def counted(state, images, labels):
+            self.traces += 1
+            return update(state, images, labels)
+
+        def watched(state, images, labels):
+            self.inputs.append(state)
+            return epoch(state, images, labels)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cls, "update", counted)
+            patch.setattr(cls, "epoch", watched)
+            self.accuracy, self.state = self.module.main(EPOCHS, self.picture)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    for name in ("matplotlib", "optax", "rich", "sklearn"):
+        pytest.importorskip(name, reason="needs the extra `examples`")
+    return Run(tmp_path_factory.mktemp("digits"))
+
+
+@pytest.fixture(scope="module")
+def table(run):
+    console = run.module.rich.console.Console(width=100)
+    with console.capture() as capture:
+        console.print(run.module.state_table(run.state))
+    return capture.get()
+
+
+def test_few_epochs_read_most_digits(run):
+    assert run.accuracy > 0.9
+
+
+def test_accuracy_is_that_of_the_model_returned(run):
+    images, labels = run.module.load_digits(return_X_y=True)
+
+    predicted = run.state.model(np.float32(images / 16)).argmax(axis=-1)
+
+    assert np.mean(predicted == labels) > 0.9
+
+
+def test_a_run_can_be_repeated_exactly(run, tmp_path):
+    again, state = run.module.main(epochs=EPOCHS, out=tmp_path / "again.png")
+
+    assert run.accuracy == again
+    assert run.state == state
+
+
+def test_every_step_is_counted_in_an_int32(run):
+    assert EPOCHS * (1347 // 32) == run.state.step
+    assert run.state.step.dtype == np.int32
+    assert not run.state.step.weak_type
+
+
+def test_the_train_step_is_traced_once_for_all_epochs(run):
+    assert EPOCHS == len(run.inputs)
+    assert run.traces == 1
+
+
+def test_every_epoch_consumes_the_state_that_it_was_given(run):
+    if not donates():
+        pytest.skip(f"{jax.default_backend()} does not donate buffers")
+    consumed = [
+        leaf.is_deleted() for state in run.inputs for leaf in jax.tree.leaves(state)
+    ]
+
+    assert all(consumed)
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(run.state))
+
+
+def donates():
+    x = jax.numpy.zeros(3)
+    jax.jit(lambda x: x + 1, donate_argnums=0)(x)
+    return x.is_deleted()
+
+
+def test_the_picture_is_a_png_of_the_size_it_says(run):
+    head = run.picture.read_bytes()[:24]
+
+    assert head[:8] == b"\x89PNG\r\n\x1a\n"
+    assert (1800, 630) == struct.unpack(">II", head[16:24])
+
+
+def test_nothing_but_the_picture_is_written(run):
+    assert [run.picture] == list(run.picture.parent.iterdir())
+
+
+def test_an_interrupted_picture_leaves_the_old_one(run, tmp_path):
+    path = tmp_path / "digits.png"
+    path.write_bytes(b"the old picture")
+
+    class Interrupted:
+        def savefig(self, part, **options):
+            pathlib.Path(part).write_bytes(b"half a pict")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run.module.save(Interrupted(), path)
+
+    assert b"the old picture" == path.read_bytes()
+    assert [path] == list(tmp_path.iterdir())
+
+
+def test_the_table_names_every_leaf(run, table):
+    paths = [
+        jax.tree_util.keystr(path, simple=True, separator=".")
+        for path, _ in jax.tree_util.tree_leaves_with_path(run.state)
+    ]
+
+    assert [] == [path for path in paths if f" {path} " not in table]
+    assert {"model.layers.0.kernel", "key", "step"} < set(paths)
+
+
+def test_the_table_names_the_static_fields(table):
+    names = ["model.dropout", "total", "batch", "rate"]
+
+    assert [] == [name for name in names if f" {name} " not in table]
+
+
+def test_the_table_adds_up_the_bytes(run, table):
+    total = sum(leaf.nbytes for leaf in jax.tree.leaves(run.state))
+
+    assert f"{total:,}" in table.splitlines()[-2]
+
+
+def test_a_log_gets_plain_lines(run, tmp_path, capsys):
+    run.module.main(epochs=1, out=tmp_path / "digits.png")
+    printed = capsys.readouterr().out
+
+    assert "epoch   1/1  loss " in printed
+    assert "\x1b" not in printed
+    assert "are misread" in printed
+
+
+# --- peers.py and the pages ----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def peers():
+    return load("peers.py")
+
+
+def readme_table():
+    """Return the comparison of README.md: per library, its cells from the top."""
+    lines = (ROOT / "README.md").read_text().splitlines()
+    start = lines.index("## Next to others")
+    rows = [line for line in lines[start:] if line.startswith("|")]
+    cells = [[cell.strip() for cell in row[1:-1].split("|")] for row in rows]
+    return {name: tuple(column) for name, _, *column in zip(*cells, strict=True)}
+
+
+def test_readme_asks_every_question_of_the_script(peers):
+    assert readme_table()[""] == tuple(probe.__doc__ for probe in peers.PROBES)
+
+
+def test_readme_says_of_purestate_what_the_script_finds(peers):
+    found = tuple(peers.answer(probe, peers.Purestate()) for probe in peers.PROBES)
+
+    assert readme_table()["purestate"] == found
+
+
+@pytest.mark.parametrize(
+    "name", ["Equinox", "FlaxStruct", "Chex", "JaxDataclasses", "Registered"]
+)
+def test_readme_says_of_a_peer_what_the_script_finds(peers, name):
+    kind = getattr(peers, name)
+    try:
+        version = f"{kind.package} {importlib.metadata.version(kind.package)}"
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip(f"{kind.package} is not installed")
+    if version not in (ROOT / "README.md").read_text():
+        pytest.skip(f"the table was not made with {version}")
+    peer = kind()
+
+    found = tuple(peers.answer(probe, peer) for probe in peers.PROBES)
+
+    assert readme_table()[kind.name] == found
+
+
+def test_the_page_on_state_explains_errors_that_exist():
+    named = set(re.findall(r"`(\w+Error)`", (DOCS / "state.md").read_text()))
+
+    ours = {name for name in named if not hasattr(builtins, name)}
+
+    assert "FrozenStateError" in ours
+    assert ours <= set(errors.__all__)
+
+
+def test_the_index_links_every_page_and_script():
+    index = (DOCS / "index.md").read_text()
+    paths = [*DOCS.rglob("*.md"), *DOCS.rglob("*.py")]
+    names = {path.relative_to(DOCS).as_posix() for path in paths} - {"index.md"}
+
+    assert [] == [name for name in sorted(names) if f"({name})" not in index]
+
+
+def test_the_picture_of_the_readme_is_small():
+    assert (DOCS / "digits.png").stat().st_size < 150_000
