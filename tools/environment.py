@@ -31,7 +31,7 @@ TARGETS = {
         ["pytest", "pytest-xdist", "sybil"],
         1,
     ),
-    "check": (["dev", "examples", "interop", "mujoco", "testing"], [], 2),
+    "check": (["dev", "examples", "interop", "testing"], [], 2),
     "bench": (["bench"], [], 1),
 }
 

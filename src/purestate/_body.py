@@ -43,7 +43,7 @@ def read_body(
     annotations = own_annotations(cls)
     body: dict[str, Any] = {
         "__annotations__": annotations,
-        "__doc__": "",
+        "__doc__": "read by dataclasses",  # which would write one if there were none
         "__module__": cls.__module__,
     }
     for name, value in list(cls.__dict__.items()):

@@ -103,10 +103,18 @@ def finish(self: Any, layout: Layout, done: Iterable[str], where: str) -> None:
 
 
 def base_init(
-    self: Any, layout: Layout, values: dict[str, Any], initvars: tuple[Any, ...]
+    self: Any, layout: Layout, scope: dict[str, Any], initvars: tuple[Any, ...]
 ) -> None:
-    """Run a generated `__init__` for a subclass whose own `__init__` will seal."""
+    """Run a generated `__init__` for a subclass whose own `__init__` will seal.
+
+    Args:
+        self: the instance.
+        layout: the record of the class whose `__init__` it is.
+        scope: the local variables of that `__init__`, parameters by name among them.
+        initvars: what `__post_init__` is called with.
+    """
     current(type(self))
+    values = {name: scope[name] for name in layout.names if name in scope}
     held = self.__dict__
     held.update(values)
     held[_CONVERTED] = (*held.get(_CONVERTED, ()), *values)
@@ -143,18 +151,24 @@ def failed(self: Any, layout: Layout, error: BaseException, users: bool) -> None
         held[FAILED] = True
 
 
-def refuse(self: Any, unknown: dict[str, Any], given: dict[str, Any]) -> NoReturn:
-    """Raise for a generated `__init__` that was called with names it does not take."""
+def refuse(self: Any, unknown: dict[str, Any]) -> None:
+    """Raise for a generated `__init__` called with unknown names, or a second time.
+
+    Neither may be the case: a subclass may have set fields before it calls this one.
+    """
     cls = type(self)
     if AUX in self.__dict__:
         raise FrozenStateError.constructing(cls)
+    if not unknown:
+        return
     name = next(iter(unknown))
     if name in layout_of(cls).names:
         raise FieldError(
             f"{cls.__name__} does not take {name!r}, which is declared with "
             f"init=False: set it in __post_init__, or drop init=False."
         )
-    raise FieldError.unknown(cls, name, given)
+    taken = [s.name for s in layout_of(cls).specs.values() if s.init]
+    raise FieldError.unknown(cls, name, taken)
 
 
 def need(layout: Layout) -> NoReturn:

@@ -5,35 +5,82 @@ class, to one that answers every use with who consumed it. Only objects that are
 already pay for that; live ones keep their plain attribute access.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
 import jax
 
+from purestate._compat import is_tracer
 from purestate._layout import LAYOUT, layout_of
 from purestate.errors import ConsumedStateError
 
-__all__ = ["Consumed", "consume", "was_deleted"]
+__all__ = ["Consumed", "Path", "consume", "inner_states", "was_deleted"]
+
+Path = tuple[Any, ...]  # names of fields, keys and indices
 
 _WHO = "__purestate_consumed__"
 _get = object.__getattribute__
 
 
-def consume(state: Any, function: str) -> None:
+def consume(state: Any, function: str, inner: Iterable[Path]) -> None:
     """Turn a State, and the States in it, into consumed ones, if it was really donated.
 
     Nothing happens where donation had no effect: inside another trace, on a backend
     without it, or when no buffer could be reused.
+
+    Args:
+        state: what was donated.
+        function: the name of the function that it was donated to.
+        inner: where in it other States may be, as `inner_states` finds them.
     """
-    if LAYOUT not in type(state).__dict__ or not _is_donated(state):
+    donated = type(state)
+    if LAYOUT not in donated.__dict__ or not _is_donated(state):
         return
-    for owner in list(_states(state)):
-        cls = type(owner)
-        owner.__dict__[_WHO] = cls, type(state), function
-        try:
-            _set_class(owner, Consumed)
-        except TypeError:  # a mixin with slots: jax's own error must do
-            del owner.__dict__[_WHO]
+    for path in inner:
+        part = _follow(state, path)
+        if LAYOUT in type(part).__dict__:
+            _mark(part, donated, function)
+    _mark(state, donated, function)
+
+
+def inner_states(state: Any) -> Iterator[Path]:
+    """Return the paths to the States in a State's fields and containers, deepest first.
+
+    Run while tracing, on the structure that jax traces.
+    """
+    kind = type(state)
+    if LAYOUT in kind.__dict__:
+        parts = [(name, state.__dict__[name]) for name in layout_of(kind).data]
+    elif isinstance(state, list | tuple):
+        parts = list(enumerate(state))
+    elif isinstance(state, dict):
+        parts = list(state.items())
+    else:
+        return
+    for key, part in parts:
+        for path in inner_states(part):
+            yield (key, *path)
+        if LAYOUT in type(part).__dict__:
+            yield (key,)
+
+
+def _follow(value: Any, path: Path) -> Any:
+    """Return what a path of an earlier trace leads to here, None if nothing."""
+    try:
+        for key in path:
+            is_state = LAYOUT in type(value).__dict__
+            value = value.__dict__[key] if is_state else value[key]
+    except (KeyError, IndexError, TypeError):
+        return None
+    return value
+
+
+def _mark(state: Any, donated: type, function: str) -> None:
+    state.__dict__[_WHO] = type(state), donated, function
+    try:
+        _set_class(state, Consumed)
+    except TypeError:  # a mixin with slots: jax's own error must do
+        del state.__dict__[_WHO]
 
 
 class Consumed:
@@ -94,43 +141,17 @@ _set_class: Any = object.__dict__["__class__"].__set__
 
 
 def _is_donated(state: Any) -> bool:
-    """Return whether a buffer is gone; the first that can tell is enough."""
-    for leaf in _leaves(state):
-        if isinstance(leaf, jax.core.Tracer):
-            return False
-        if was_deleted(leaf):
+    """Return whether a buffer is gone; the first array nearly always answers."""
+    for leaf in state.__dict__.values():
+        is_deleted = getattr(type(leaf), "is_deleted", None)
+        if is_deleted is None:  # a tracer's class has none
+            break
+        if is_deleted(leaf):
             return True
-    return False
+    leaves = jax.tree.leaves(state)
+    return not any(map(is_tracer, leaves)) and any(map(was_deleted, leaves))
 
 
 def was_deleted(leaf: Any) -> bool:
     """Return whether a leaf is an array whose buffer is gone."""
     return bool(getattr(leaf, "is_deleted", bool)())
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    """Return the leaves one by one, since the first nearly always answers."""
-    if LAYOUT in type(value).__dict__:
-        for name in layout_of(type(value)).data:
-            part = value.__dict__[name]
-            if hasattr(part, "is_deleted"):
-                yield part
-            else:
-                yield from _leaves(part)
-    else:
-        yield from jax.tree.leaves(value)
-
-
-def _states(value: Any) -> Iterator[Any]:
-    """Return a State and those in its fields and their containers, outermost first."""
-    kind = type(value)
-    if LAYOUT in kind.__dict__:
-        yield value
-        for name in layout_of(kind).data:
-            yield from _states(value.__dict__[name])
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _states(part)
-    elif isinstance(value, dict):
-        for part in value.values():
-            yield from _states(part)

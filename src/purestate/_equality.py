@@ -15,16 +15,17 @@ from purestate._compat import is_tracer
 from purestate._construct import current
 from purestate._layout import AUX, Layout, layout_of
 from purestate._paths import words
-from purestate._pytree import new_instance, sealed_aux
+from purestate._pytree import adopt_values, new_instance, sealed_aux
 from purestate._static import typed
 from purestate._values import default_of
 from purestate.errors import (
     FieldError,
+    FrozenStateError,
     TracedEqualityError,
     UnhashableStateError,
 )
 
-__all__ = ["are_equal", "copied", "deep_copied", "hashed", "reduced"]
+__all__ = ["are_equal", "copied", "deep_copied", "hashed", "pickled", "unpickle"]
 
 
 def are_equal(a: Any, b: Any) -> bool:
@@ -106,15 +107,35 @@ def deep_copied(self: Any, memo: dict[int, Any]) -> Any:
     return new_instance(layout.cls, values | {AUX: aux})
 
 
-def reduced(self: Any) -> tuple[Any, ...]:
-    """Return what pickle stores: the class and its fields by name."""
+def pickled(self: Any) -> dict[str, Any]:
+    """Return what pickle stores beside the class: the fields by name."""
     sealed_aux(self)
-    names = layout_of(type(self)).names
-    return _unpickled, (type(self), {name: self.__dict__[name] for name in names})
+    held = self.__dict__
+    return {name: held[name] for name in layout_of(type(self)).names}
 
 
-def _unpickled(cls: type, values: dict[str, Any]) -> Any:
+def unpickle(self: Any, values: dict[str, Any]) -> None:
+    """Fill an empty instance with what was pickled, perhaps by an older class.
+
+    Raises:
+        FieldError: a field that the class does not have any more, or a new one without
+            a default.
+        FrozenStateError: the instance is finished.
+    """
+    cls = type(self)
     layout = current(cls)
+    if self.__dict__:
+        raise FrozenStateError.constructing(cls)
+    if tuple(values) != layout.names:
+        values = _fitted(layout, values)
+    aux = layout.intern(values)
+    values.update(zip(layout.static, aux.values, strict=True))
+    values[AUX] = aux
+    adopt_values(self, values)
+
+
+def _fitted(layout: Layout, values: dict[str, Any]) -> dict[str, Any]:
+    cls = layout.cls
     for name in values:
         if name not in layout.names:
             raise FieldError.unknown(cls, name, layout.names)
@@ -122,7 +143,4 @@ def _unpickled(cls: type, values: dict[str, Any]) -> Any:
     unset = [name for name, value in made.items() if value is dataclasses.MISSING]
     if unset:
         raise FieldError.missing(cls, unset, layout.names)
-    held = values | made
-    aux = layout.intern(held)
-    held |= dict(zip(layout.static, aux.values, strict=True))
-    return new_instance(cls, held | {AUX: aux})
+    return {name: (values | made)[name] for name in layout.names}

@@ -107,14 +107,12 @@ class _Body:
         return f"{name}=_ps_missing"
 
     def lines(self, ordered: list[dataclasses.Field[Any]]) -> list[str]:
-        names = [spec.name for spec in ordered]
         stored = [s.name for s in (*ordered, *self.preset) if is_stored(s)]
-        given = ", ".join(f"{name!r}: {name}" for name in names)
         initvars = "".join(f"{s.name}, " for s in ordered if is_initvar(s))
-        values = ", ".join(f"{name!r}: {name}" for name in stored)
         lines = [
-            f"if _ps_unknown or {AUX!r} in _ps_self.__dict__:",
-            f"    _ps_refuse(_ps_self, _ps_unknown, {{{given}}})",
+            "_ps_dict = _ps_self.__dict__",
+            "if _ps_unknown or _ps_dict:",
+            "    _ps_refuse(_ps_self, _ps_unknown)",
         ]
         if self.adopts:
             lines += [
@@ -124,8 +122,7 @@ class _Body:
         body = [line for spec in (*ordered, *self.preset) for line in self.value(spec)]
         body += [
             "if type(_ps_self) is not _ps_cls:",
-            f"    _ps_given = {{{values}}}",
-            f"    return _ps_base_init(_ps_self, _ps_layout, _ps_given, ({initvars}))",
+            f"    return _ps_base_init(_ps_self, _ps_layout, locals(), ({initvars}))",
         ]
         body += self.slow_end(stored, initvars) if self.slow else self.end(stored)
         return [

@@ -15,7 +15,7 @@ import jax
 from purestate._consumed import consume
 from purestate._explain import explain, without_shared_buffers
 from purestate._layout import LAYOUT
-from purestate._tracing import Watch
+from purestate._tracing import Place, Watch
 from purestate.errors import JitDeclarationError
 from purestate.errors._base import nearest
 
@@ -138,16 +138,16 @@ def _compiled(
 ) -> Callable[..., Any]:
     name = getattr(fn, "__qualname__", type(fn).__name__).rpartition("<locals>.")[2]
     parameters = _parameters(fn)
-    donated = _donated(name, list(parameters), donate)
+    donated = _donated(name, parameters, donate)
     static = _static(name, parameters, static_argnames, options)
     if static:
         options["static_argnames"] = static
-    for option, kind in (("donate_argnums", int), ("donate_argnames", str)):
-        chosen = tuple(d for d in donated if type(d) is kind)
-        if chosen:
-            options[option] = chosen
-    jitted: Any = jax.jit(Watch(fn, name, 0 in donated).wrapped(), **options)
-    order = list(parameters)
+    if donate is True:
+        options["donate_argnums"] = 0
+    elif donated:
+        options["donate_argnames"] = tuple(place.name for place in donated)
+    watch = Watch(fn, name, donated)
+    jitted: Any = jax.jit(watch.wrapped(), **options)
 
     def plain(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -166,10 +166,7 @@ def _compiled(
                 raise
             out = jitted(*separate[0], **separate[1])
         for place in donated:
-            if type(place) is int and place < len(args):
-                consume(args[place], name)
-            else:
-                consume(kwargs.get(order[place] if type(place) is int else place), name)
+            consume(place.read(args, kwargs), name, place.inner)
         return out
 
     call: Any = functools.wraps(fn)(donating if donated else plain)
@@ -187,11 +184,13 @@ def _parameters(fn: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def _donated(
-    name: str, order: list[str], donate: bool | str | Iterable[str]
-) -> tuple[int | str, ...]:
-    """Return what is donated: positions, where parameters have one, else names."""
+    name: str,
+    parameters: dict[str, inspect.Parameter],
+    donate: bool | str | Iterable[str],
+) -> tuple[Place, ...]:
+    order = list(parameters)
     if isinstance(donate, bool):
-        return (0,) if donate else ()
+        return (Place(0, order[0] if order else ""),) if donate else ()
     names = (donate,) if isinstance(donate, str) else tuple(donate)
     for chosen in names:
         if chosen not in order:
@@ -200,7 +199,11 @@ def _donated(
                 f"name; {nearest(chosen, order, 'parameters')} Fields cannot be "
                 f"donated one by one."
             )
-    return names
+    keyword_only = inspect.Parameter.KEYWORD_ONLY
+    return tuple(
+        Place(None if parameters[n].kind is keyword_only else order.index(n), n)
+        for n in names
+    )
 
 
 def _static(

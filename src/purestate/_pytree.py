@@ -34,24 +34,20 @@ def register(layout: Layout, namespace: dict[str, Any]) -> None:
         "_ps_aux_of": sealed_aux,
         "_ps_refresh": layout.functions.get("refresh"),
     }
-    keys = [f"_ps_key_{name}" for name in layout.data]
-    namespace |= dict(
-        zip(keys, map(jax.tree_util.GetAttrKey, layout.data), strict=True)
-    )
+    namespace["_ps_keys"] = tuple(map(jax.tree_util.GetAttrKey, layout.data))
     refresh = [] if layout.size is None else ["_ps_refresh(_ps_cls)"]
-
+    flatten = define(
+        cls, "flatten(_ps_self)", refresh + _flatten_lines(layout.data), namespace
+    )
+    namespace["_ps_flatten"] = flatten
+    keyed = [
+        "_ps_row, _ps_aux = _ps_flatten(_ps_self)",
+        "return tuple(zip(_ps_keys, _ps_row)), _ps_aux",
+    ]
     made = {
-        "flatten": define(
-            cls,
-            "flatten(_ps_self)",
-            refresh + _flatten_lines([f"_ps_self.{name}" for name in layout.data]),
-            namespace,
-        ),
+        "flatten": flatten,
         "flatten_with_keys": define(
-            cls,
-            "flatten_with_keys(_ps_self)",
-            refresh + _flatten_lines([f"({k}, _ps_self.{k[8:]})" for k in keys]),
-            namespace,
+            cls, "flatten_with_keys(_ps_self)", keyed, namespace
         ),
         "unflatten": define(
             cls,
@@ -74,11 +70,11 @@ def register(layout: Layout, namespace: dict[str, Any]) -> None:
 def store_lines(values: dict[str, str]) -> list[str]:
     """Return source that fills a new `_ps_self`: names with the expressions for them.
 
-    The expressions must be local variables, since their order of evaluation is free.
+    The expressions must be local variables, since their order of evaluation is free;
+    `_ps_dict` is the instance's `__dict__`.
     """
     if fills_dict(len(values)):
-        rows = [f"_ps_dict[{name!r}] = {value}" for name, value in values.items()]
-        return ["_ps_dict = _ps_self.__dict__", *rows]
+        return [f"_ps_dict[{name!r}] = {value}" for name, value in values.items()]
     literal = ", ".join(f"{name!r}: {value}" for name, value in values.items())
     return [f"_ps_set(_ps_self, '__dict__', {{{literal}}})"]
 
@@ -119,8 +115,8 @@ def sealed_aux(self: Any) -> Any:
     return layout.intern(values)
 
 
-def _flatten_lines(values: list[str]) -> list[str]:
-    row = "".join(f"{value}, " for value in values)
+def _flatten_lines(names: tuple[str, ...]) -> list[str]:
+    row = "".join(f"_ps_self.{name}, " for name in names)
     return [
         "try:",
         f"    return ({row}), _ps_self.{AUX}",

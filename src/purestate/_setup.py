@@ -28,6 +28,7 @@ __all__ = ["set_up"]
 
 _FIELDS = "__dataclass_fields__"
 _STRICT = "__purestate_strict__"
+_PARAMS: Any = dataclasses.make_dataclass("_", [], eq=False).__dataclass_params__  # type: ignore[attr-defined]
 _BARE = {"__module__", "__dict__", "__weakref__", "__orig_bases__", "__parameters__"}
 # A decorator `@dataclass` on top, and make_dataclass, would add their own of these.
 _OWN = ("__repr__", "__eq__", "__hash__", "__replace__")
@@ -117,9 +118,8 @@ def _arrays(
 def _become_dataclass(layout: Layout, own: dict[str, dataclasses.Field[Any]]) -> None:
     """Give the class what makes it a dataclass for the standard library and others."""
     cls: Any = layout.cls
-    standin: Any = dataclasses.make_dataclass("_", [], eq=False, repr=False)
     cls.__dataclass_fields__ = layout.specs
-    cls.__dataclass_params__ = standin.__dataclass_params__
+    cls.__dataclass_params__ = _PARAMS
     if "__match_args__" not in cls.__dict__:
         cls.__match_args__ = tuple(
             name

@@ -192,5 +192,8 @@ class State:
     def __deepcopy__(self, memo: dict[int, Any]) -> "Self":
         return _equality.deep_copied(self, memo)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _equality.reduced(self)
+    def __getstate__(self) -> dict[str, Any]:
+        return _equality.pickled(self)
+
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        _equality.unpickle(self, values)

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 
+from purestate._consumed import Path, inner_states
 from purestate._diff import Difference, diff
 from purestate._layout import LAYOUT
 from purestate._static import short
@@ -26,18 +27,44 @@ _MANY = 8  # traces after which it is likely that something changes at every cal
 
 
 @dataclasses.dataclass
+class Place:
+    """A donated parameter.
+
+    Attributes:
+        position: where it stands in a call, None for a keyword-only parameter.
+        name: its name, empty if the function has no signature.
+        inner: where States have been in it, deepest first, as far as it was traced.
+    """
+
+    position: int | None
+    name: str
+    inner: tuple[Path, ...] = ()
+
+    def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return the argument of a call."""
+        if self.position is not None and self.position < len(args):
+            return args[self.position]
+        return kwargs.get(self.name)
+
+    def note(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Remember where States are in the argument that is being traced."""
+        found = {*self.inner, *inner_states(self.read(args, kwargs))}
+        self.inner = tuple(sorted(found, key=len, reverse=True))
+
+
+@dataclasses.dataclass
 class Watch:
     """Watches the traces of one jitted function.
 
     Attributes:
         function: the user's function.
         name: how to call it in texts.
-        donates: whether the first parameter is donated.
+        donated: the parameters that are donated.
     """
 
     function: Callable[..., Any]
     name: str
-    donates: bool
+    donated: tuple[Place, ...]
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
@@ -50,6 +77,8 @@ class Watch:
         @functools.wraps(self.function)
         def traced(*args: Any, **kwargs: Any) -> Any:
             self._count_trace(args, kwargs)
+            for place in self.donated:
+                place.note(args, kwargs)
             out = self.function(*args, **kwargs)
             self._compare(args, kwargs, out)
             return out
@@ -77,8 +106,13 @@ class Watch:
             changes = diff(given, first)
             if changes:
                 _warn(StateDriftWarning(cls, self.name, str(changes)))
-        elif self.donates and not _holds(out, cls):
+        elif any(place.position == 0 for place in self.donated) and not _holds(
+            out, cls
+        ):
             _warn(LostUpdateWarning(cls, self.name))
+
+    def _donates_first(self) -> bool:
+        return any(place.position == 0 for place in self.donated)
 
 
 def _holds(out: Any, cls: type) -> bool:
