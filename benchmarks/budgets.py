@@ -58,7 +58,8 @@ def lines(results: Results, sizes: Sequence[str]) -> str:
         rows.append([f"{name}: purestate", size, f"{number(limit)} {unit}", *cells])
     ahead = "\n".join(_ahead(results)) or "nowhere"
     table = "\n".join(aligned(rows, left=2))
-    return f"{table}\n\nWhere a rival is ahead (purestate's figure over the rival's):\n{ahead}"
+    title = "Where a rival is ahead (purestate's figure over the rival's):"
+    return f"{table}\n\n{title}\n{ahead}"
 
 
 def _verdict(

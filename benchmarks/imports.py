@@ -4,6 +4,7 @@ Each import happens in a process of its own, which measures itself. Bytecode is 
 as it is for an installed package, in a folder that lives as long as the measurement.
 """
 
+import functools
 import subprocess
 import sys
 import tempfile
@@ -38,11 +39,19 @@ def measure(clock: Clock, libraries: Sequence[Library], rounds: int) -> None:
             except subprocess.CalledProcessError as error:
                 clock.note("import", SIZE, name, error)
                 del setups[name]
-        rivals = {k: lambda v=v: _seconds(folder, v)[1] for k, v in setups.items()}
-        rivals["jax"] = lambda: _seconds(folder, "")[0]
+        rivals = {k: functools.partial(_after, folder, v) for k, v in setups.items()}
+        rivals["jax"] = functools.partial(_jax, folder)
         clock.interleave(
             "import after jax", SIZE, rivals, rounds=rounds, unit="ms", scale=1e3
         )
+
+
+def _after(folder: str, imports: str) -> float:
+    return _seconds(folder, imports)[1]
+
+
+def _jax(folder: str) -> float:
+    return _seconds(folder, "")[0]
 
 
 def _seconds(folder: str, imports: str) -> tuple[float, float]:

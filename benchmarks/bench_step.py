@@ -1,0 +1,253 @@
+"""One jitted step, state in and state out: what dispatch costs, plain and donated.
+
+    python benchmarks/bench_step.py [--quick] [--out FILE]
+
+Every step adds one to the first leaf and passes the others through, so that what is
+timed is the call itself. The loop feeds each result into the next call, as training
+does, and waits for it.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+if __package__ in (None, ""):
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import collections
+
+import jax
+import jax.numpy as jnp
+
+import purestate as ps
+from benchmarks import report
+from benchmarks.harness import (
+    Case,
+    Clock,
+    machine,
+    progress,
+    quartiles,
+    ratio,
+    versions,
+)
+
+PEERS = ["flax", "equinox"]
+FEW = 4  # floats in a leaf so small that jax computes in the calling thread
+# Leaves, and floats per leaf.
+SIZES = {
+    "6 leaves": (6, FEW),
+    "100 leaves": (100, FEW),
+    "6 leaves of 4 MiB": (6, 1 << 20),
+}
+LEGEND = """\
+Medians in microseconds per step, waited for: processor time of the calling thread,
+which leaves out what other processes take, and wall time for the large leaves.
+donated: the state's buffers are given to the call, which writes into them.
+spread: half the distance between the quartiles, for the middle and the worst rival.
+"""
+Maker = Callable[[int, list[Any]], tuple[Any, Callable[[Any], Any]]]
+
+
+def main() -> None:
+    """Measure, print the tables and the budgets, write the result file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a rough run, under 20 s")
+    parser.add_argument("--out", type=Path, help="the result file")
+    chosen = parser.parse_args()
+    about = {
+        "what": "step",
+        "quick": chosen.quick,
+        "machine": f"{machine()}, jax on {jax.default_backend()}",
+        "versions": {
+            "purestate": ps.__version__,
+            **versions(["jax", "jaxlib", "numpy", *PEERS]),
+        },
+    }
+    shown = ", ".join(f"{k} {v}" for k, v in about["versions"].items())
+    print(f"{about['machine']}\n{shown}\n", flush=True)
+    rounds, seconds = (25, 0.002) if chosen.quick else (201, 0.004)
+    with progress(len(SIZES)) as tell:
+        clock = Clock(rounds, seconds, tell)
+        for title, (leaves, floats) in SIZES.items():
+            clock.compare("step", title, cases(clock, title, leaves, floats))
+    results = clock.results
+    print(LEGEND)
+    print(vertical(results))
+    for where, why in results.failed.items():
+        print(f"not measured: {where}: {why}")
+    print(budgets(results))
+    found = about["versions"]
+    name = f"step-python{found['python']}-jax{found['jax']}"
+    quick = "-quick" if chosen.quick else ""
+    path = chosen.out or Path(__file__).parent / "results" / f"{name}{quick}.json"
+    report.save(path, about, results)
+    print(f"\n{path}")
+
+
+def cases(clock: Clock, title: str, leaves: int, floats: int) -> list[Case]:
+    """Return a case for each rival that is installed."""
+    found = []
+    for rival, make in RIVALS.items():
+        values = [jnp.full(floats, float(i)) for i in range(leaves)]
+        try:
+            state, step = make(leaves, values)
+        except Exception as error:  # noqa: BLE001  # a peer that is absent or broken
+            clock.note("step", title, rival, error)
+            continue
+        scope = {"s": state, "step": step, "wait": jax.block_until_ready}
+        # nnx changes its module in place and returns none.
+        code = (
+            "step(s); wait(s.f0)" if rival == "nnx.jit" else "s = step(s); wait(s.f0)"
+        )
+        found.append(Case(rival, f"global s; {code}", scope, waits=True))
+    return found
+
+
+def names(count: int) -> list[str]:
+    """Return the names of the fields."""
+    return [f"f{i}" for i in range(count)]
+
+
+def state_class(count: int) -> Any:
+    """Return a State class with that many array fields."""
+    body = {"__annotations__": dict.fromkeys(names(count), jax.Array)}
+    return type("S", (ps.State,), body)
+
+
+def purestate(jit: Callable[..., Any], **options: Any) -> Maker:
+    """Return a maker for a State under the given jit."""
+
+    def make(count: int, values: list[Any]) -> Any:
+        step = jit(lambda s: s.replace(f0=s.f0 + 1), **options)
+        return state_class(count)(*values), step
+
+    return make
+
+
+def named_tuple(**options: Any) -> Maker:
+    """Return a maker for a NamedTuple, the floor of a container with names."""
+
+    def make(count: int, values: list[Any]) -> Any:
+        cls = collections.namedtuple("S", names(count))
+        return cls(*values), jax.jit(lambda s: s._replace(f0=s.f0 + 1), **options)
+
+    return make
+
+
+def flax_struct(**options: Any) -> Maker:
+    """Return a maker for flax.struct."""
+
+    def make(count: int, values: list[Any]) -> Any:
+        from flax import struct
+
+        body = {"__annotations__": dict.fromkeys(names(count), jax.Array)}
+        cls: Any = struct.dataclass(type("S", (), body))
+        return cls(*values), jax.jit(lambda s: s.replace(f0=s.f0 + 1), **options)
+
+    return make
+
+
+def equinox_module(jit: str, **options: Any) -> Maker:
+    """Return a maker for equinox, under its own jit or under jax's."""
+
+    def make(count: int, values: list[Any]) -> Any:
+        import equinox as eqx
+
+        body = {"__annotations__": dict.fromkeys(names(count), jax.Array)}
+        cls: Any = type(eqx.Module)("S", (eqx.Module,), body)
+        compile_ = eqx.filter_jit if jit == "filter_jit" else jax.jit
+        first = lambda s: s.f0  # noqa: E731  # what tree_at takes
+        step = compile_(lambda s: eqx.tree_at(first, s, s.f0 + 1), **options)
+        return cls(*values), step
+
+    return make
+
+
+def nnx_module(count: int, values: list[Any]) -> Any:
+    """Make an nnx module, which its jitted step changes in place."""
+    from flax import nnx
+
+    class Module(nnx.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            for name, value in zip(names(count), values, strict=True):
+                setattr(self, name, nnx.Variable(value))
+
+    def step(module: Any) -> None:
+        module.f0[...] = module.f0[...] + 1
+
+    return Module(), nnx.jit(step)
+
+
+RIVALS: dict[str, Maker] = {
+    "ps.jit": purestate(ps.jit),
+    "jax.jit on a State": purestate(jax.jit),
+    "ps.jit, donated": purestate(ps.jit, donate=True),
+    "jax.jit on a State, donated": purestate(jax.jit, donate_argnums=0),
+    "NamedTuple": named_tuple(),
+    "NamedTuple, donated": named_tuple(donate_argnums=0),
+    "flax.struct": flax_struct(),
+    "flax.struct, donated": flax_struct(donate_argnums=0),
+    "equinox, jax.jit": equinox_module("jit"),
+    "equinox, jax.jit, donated": equinox_module("jit", donate_argnums=0),
+    "equinox, filter_jit": equinox_module("filter_jit"),
+    "equinox, filter_jit, donated": equinox_module("filter_jit", donate="all"),
+    "nnx.jit": nnx_module,
+}
+
+
+def vertical(results: Any) -> str:
+    """Return a table with a line per rival and a column per size."""
+    rows = [["", *SIZES]]
+    for rival in RIVALS:
+        found = [results.get("step", size, rival) for size in SIZES]
+        cells = [report.number(r.median) if r else "-" for r in found]
+        rows.append([rival, *cells])
+    spread = ["spread %"]
+    for size in SIZES:
+        kept = [r for r in results.found if r.size == size]
+        wide = sorted(
+            50 * (q[2] - q[0]) / q[1] for q in (quartiles(r.samples) for r in kept)
+        )
+        spread.append(f"{wide[len(wide) // 2]:.0f}, {wide[-1]:.0f}")
+    return "\n".join(report.aligned([*rows, spread]))
+
+
+def budgets(results: Any) -> str:
+    """Return what is promised beside what was measured."""
+    lines = [["", "budget", "measured", ""]]
+
+    def promise(text: str, limit: float, above: str, below: str, size: str) -> None:
+        found = ratio(
+            [results.get("step", size, above)], [results.get("step", size, below)]
+        )
+        if found is not None:
+            verdict = "ok" if found[1] <= limit else "MISSED"
+            lines.append([f"{text}, {size}", f"{limit}", f"{found[1]:.3f}", verdict])
+
+    for size in SIZES:
+        promise("ps.jit / jax.jit", 1.05, "ps.jit", "jax.jit on a State", size)
+        promise("State / NamedTuple", 1.08, "jax.jit on a State", "NamedTuple", size)
+        given, plain = (
+            results.get("step", size, name)
+            for name in ("ps.jit, donated", "jax.jit on a State, donated")
+        )
+        if given and plain and SIZES[size][1] == FEW:
+            more = given.median - plain.median
+            verdict = "ok" if more <= 2 else "MISSED"
+            text = f"donation by ps.jit, us more, {size}"
+            lines.append([text, "2", f"{more:.2f}", verdict])
+    gains = []
+    for size in SIZES:
+        found = ratio(
+            [results.get("step", size, "ps.jit, donated")],
+            [results.get("step", size, "ps.jit")],
+        )
+        if found is not None:
+            gains.append([f"donated / plain, {size}", "", f"{found[1]:.2f}", ""])
+    return "\n" + "\n".join(report.aligned([*lines, *gains]))
+
+
+if __name__ == "__main__":
+    main()
