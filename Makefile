@@ -41,11 +41,9 @@ lint: ## ruff: style and format
 	$(python) -m ruff check
 	$(python) -m ruff format --check
 
-types: ## mypy and pyright on src, then the tests of what the checkers say
+types: ## mypy, pyright, ty and pyrefly on examples, mypy and pyright on src
 	@$(setup) check
-	$(python) -m mypy
-	$(python) -m pyright --pythonpath $(python)
-	$(python) -m pytest -m types tests/typing
+	$(python) -m pytest -m types tests/test_typing.py
 
 cov: ## the tests again, with coverage by branches
 	@$(setup) check

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 import jax
+import numpy as np
 
 from purestate._layout import LAYOUT, layout_of
-from purestate._replace import replaced
 from purestate.errors import PlaceError
 from purestate.errors._base import nearest
 
@@ -57,9 +57,10 @@ class At(Generic[_S, _T]):
                     f"set() got {got}: pass a tuple with one value for each place."
                 )
             values = tuple(value)
-        return _rebuilt(
+        made: _S = _rebuilt(
             self._state, dict(zip(self._paths, map(_Put, values), strict=True))
         )
+        return made
 
     def apply(self, function: Callable[[Any], Any]) -> _S:
         """Return the State with `function(old)` in each place.
@@ -70,7 +71,10 @@ class At(Generic[_S, _T]):
         >>> int(Counter(count=1).at(lambda c: c.count).apply(lambda n: n + 1).count)
         2
         """
-        return _rebuilt(self._state, {path: _Apply(function) for path in self._paths})
+        made: _S = _rebuilt(
+            self._state, {path: _Apply(function) for path in self._paths}
+        )
+        return made
 
 
 def places(
@@ -146,14 +150,14 @@ class _Place:
     def __getitem__(self, key: Any) -> Any:
         value, path, root = map(_get(self), ("_value", "_path", "_root"))
         here = _text(root, path)
-        if isinstance(value, jax.Array):
+        if isinstance(value, jax.Array | np.ndarray):
             raise PlaceError(
                 f"{here} is an array, whose elements are no places: write "
                 f"at(lambda s: ...).apply(lambda x: x.at[{key!r}].set(...))."
             )
         if isinstance(value, dict):
             if key not in value:
-                hint = nearest(str(key), map(str, value), "keys")
+                hint = nearest(repr(key), map(repr, value), "keys")
                 raise PlaceError(f"{here} has no key {key!r}; {hint}")
             return _Place(value[key], (*path, ("[", key)), root)
         if isinstance(value, list | tuple):
@@ -163,13 +167,29 @@ class _Place:
                     f"items by their index."
                 )
             index = key % len(value)
-            return _Place(value[index], (*path, ("[", index)), root)
+            names = _field_names(value)  # a NamedTuple's items have names too
+            step = (".", names[index]) if names else ("[", index)
+            return _Place(value[index], (*path, step), root)
         raise PlaceError(f"{here} is {_described(value)}, which has no items.")
 
     def __iter__(self) -> Any:
         value = object.__getattribute__(self, "_value")
         keys = value if isinstance(value, dict) else range(len(value))
         return iter([self[key] for key in keys])
+
+    def __bool__(self) -> bool:
+        raise PlaceError(
+            f"{self!r} has no truth value: the selector of at() says where, and cannot "
+            f"decide by what is there. Decide outside of it."
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self)
+
+    def __contains__(self, item: object) -> bool:
+        return bool(self)
+
+    __hash__ = None  # type: ignore[assignment]
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise PlaceError(
@@ -213,16 +233,17 @@ def _rebuilt(node: Any, changes: dict[tuple[_Step, ...], Any]) -> Any:
         for (kind, key), below in inner.items()
     }
     if LAYOUT in type(node).__dict__:
-        return replaced(node, new)
-    if hasattr(node, "_replace") and isinstance(node, tuple):
-        names = {
-            k if isinstance(k, str) else node._fields[k]: v for k, v in new.items()
-        }
-        return node._replace(**names)
-    if dataclasses.is_dataclass(node):
-        return dataclasses.replace(node, **new)
+        return node.replace(**new)  # the class may have one of its own
+    kind: Any = type(node)
+    if isinstance(node, tuple) and hasattr(kind, "_fields"):
+        return node._replace(**new)
+    if dataclasses.is_dataclass(kind):
+        made = copy.copy(node)  # its constructor may take anything
+        for name, value in new.items():
+            object.__setattr__(made, name, value)
+        return made
     if isinstance(node, tuple):
-        return type(node)(new.get(i, item) for i, item in enumerate(node))
+        return kind(new.get(i, item) for i, item in enumerate(node))
     made = copy.copy(node)
     for key, value in new.items():
         made[key] = value

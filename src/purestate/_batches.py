@@ -82,7 +82,8 @@ def stack(states: Sequence[_S], axis: int = 0) -> _S:
     states = list(states)
     if not states:
         raise StackError("stack() needs at least one State and got none.")
-    first, structure = states[0], jax.tree.structure(states[0])
+    first = states[0]
+    structure: Any = jax.tree.structure(first)
     for i, other in enumerate(states[1:], start=1):
         fatal = ("class", "static value", "structure", "shape")
         changes = [change for change in diff(first, other) if change.kind in fatal]
@@ -130,4 +131,6 @@ def unstack(state: _S, axis: int = 0) -> list[_S]:
     (size,) = sizes
     leaves, structure = jax.tree.flatten(state)
     rows = [jnp.moveaxis(jnp.asarray(leaf), axis, 0) for leaf in leaves]
-    return [structure.unflatten([row[i] for row in rows]) for i in range(size)]
+    return [
+        jax.tree.unflatten(structure, [row[i] for row in rows]) for i in range(size)
+    ]

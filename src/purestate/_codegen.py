@@ -37,7 +37,7 @@ def define(
 def _keep(title: str, source: str) -> str:
     count, filename = 1, f"<purestate {title}>"
     lines = source.splitlines(keepends=True)
-    while filename in linecache.cache and linecache.cache[filename][2] != lines:
+    while filename in linecache.cache and linecache.getlines(filename) != lines:
         count, filename = count + 1, f"<purestate {title} {count}>"
     # No modification time: `checkcache` then never drops the entry.
     linecache.cache[filename] = (len(source), None, lines, filename)

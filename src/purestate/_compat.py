@@ -7,7 +7,7 @@ import inspect
 import sys
 from typing import Any
 
-import jax
+from jax.core import Tracer
 
 __all__ = ["current_trace", "fills_dict", "is_tracer", "own_annotations"]
 
@@ -40,13 +40,13 @@ def own_annotations(cls: type) -> dict[str, Any]:
 
 def is_tracer(value: object) -> bool:
     """Return whether `value` stands for an array inside a transformed function."""
-    return isinstance(value, jax.core.Tracer)
+    return isinstance(value, Tracer)
 
 
 def current_trace() -> object:
     """Return something that equals itself exactly while the same trace is running."""
-    import jax.extend.core
+    from jax import core
+    from jax.extend import core as extended
 
-    if hasattr(jax.extend.core, "get_opaque_trace_state"):
-        return jax.extend.core.get_opaque_trace_state(convention="purestate")
-    return jax.core.get_opaque_trace_state(convention="purestate")
+    home: Any = extended if hasattr(extended, "get_opaque_trace_state") else core
+    return home.get_opaque_trace_state(convention="purestate")

@@ -50,7 +50,9 @@ def inner_states(state: Any) -> Iterator[Path]:
     """
     kind = type(state)
     if LAYOUT in kind.__dict__:
-        parts = [(name, state.__dict__[name]) for name in layout_of(kind).data]
+        parts: list[tuple[Any, Any]] = [
+            (name, state.__dict__[name]) for name in layout_of(kind).data
+        ]
     elif isinstance(state, list | tuple):
         parts = list(enumerate(state))
     elif isinstance(state, dict):

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from purestate._compat import is_tracer
@@ -130,7 +131,7 @@ def _numbers(a: Any, b: Any, path: str) -> Iterator[Difference]:
             f"cannot compare values at {path}: it is a tracer. Call ps.diff outside "
             f"the transformed function, or leave out values=True."
         )
-    if jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
+    if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
         a, b = jax.random.key_data(a), jax.random.key_data(b)
     x, y = np.asarray(a), np.asarray(b)
     different = ~((x == y) | ((x != x) & (y != y)))

@@ -68,7 +68,8 @@ def donation_report(fn: Any, state: Any, *args: Any, **kwargs: Any) -> DonationR
     ]
     with warnings.catch_warnings():  # jax's own says the same, without names
         warnings.filterwarnings("ignore", "Some donated buffers were not usable")
-        jax.block_until_ready(fn(structure.unflatten(copies), *args, **kwargs))
+        wait: Any = jax.block_until_ready  # untyped in some versions of jax
+        wait(fn(jax.tree.unflatten(structure, copies), *args, **kwargs))
     root = type(state).__name__ if LAYOUT in type(state).__dict__ else ""
     unused, size, reused = {}, 0, 0
     for (path, _), leaf in zip(leaves, copies, strict=True):

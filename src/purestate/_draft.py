@@ -36,7 +36,7 @@ class Draft(Generic[_S]):
         self._trace: object = None
         self._ended = "not entered"
 
-    def __enter__(self) -> _S:
+    def __enter__(self) -> Any:  # type checkers hold a State to be frozen
         if self._root is not None:
             raise DraftError(
                 f"this draft of {type(self._source).__name__} was entered already: "
@@ -45,7 +45,7 @@ class Draft(Generic[_S]):
         self._trace = current_trace()
         self._ended = ""
         self._root = self._thawed(_settled(self._source))
-        return self._root  # type: ignore[no-any-return]
+        return self._root
 
     def __exit__(
         self,

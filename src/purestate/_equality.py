@@ -9,6 +9,7 @@ import dataclasses
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from purestate._compat import is_tracer
@@ -42,9 +43,10 @@ def are_equal(a: Any, b: Any) -> bool:
         for name, x, y in zip(layout.static, aux.values, other.values, strict=True)
     ):
         return False
-    first, second = (
+    flat: list[Any] = [
         jax.tree_util.tree_flatten_with_path(_compared(s, layout)) for s in (a, b)
-    )
+    ]
+    first, second = flat
     for path, leaf in (*first[0], *second[0]):
         if is_tracer(leaf):
             raise TracedEqualityError(type(a), words(path, layout.cls.__name__))
@@ -72,7 +74,7 @@ def _same_leaf(a: Any, b: Any) -> bool:
         return False
     if isinstance(a, jax.ShapeDtypeStruct) or isinstance(b, jax.ShapeDtypeStruct):
         return bool(a == b)
-    if jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
+    if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
         a, b = jax.random.key_data(a), jax.random.key_data(b)
     return bool(np.array_equal(np.asarray(a), np.asarray(b)))
 

@@ -7,7 +7,7 @@ fields are leaves or subtrees for jax, static fields are part of the tree struct
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, overload
 
 import jax
 import numpy as np
@@ -29,41 +29,55 @@ __all__ = [
 _T = TypeVar("_T")
 _MISSING: Any = dataclasses.MISSING
 
+if TYPE_CHECKING:
+    from typing import Unpack
 
+    class _Options(TypedDict, total=False):
+        """What `field` and `static` pass on to `dataclasses.field`."""
+
+        init: bool
+        repr: bool
+        compare: bool
+        kw_only: bool
+        metadata: Mapping[str, Any] | None
+
+
+@overload  # with a converter the default is its argument, of any type
+def field(
+    *,
+    converter: Callable[[Any], Any],
+    default: Any = ...,
+    default_factory: Callable[[], Any] = ...,
+    dtype: Any = None,
+    **options: "Unpack[_Options]",
+) -> Any: ...
+@overload  # a number becomes an array where the annotation asks for one
+def field(
+    *,
+    default: complex,
+    converter: None = None,
+    dtype: Any = None,
+    **options: "Unpack[_Options]",
+) -> Any: ...
 @overload
 def field(
     *,
     default: _T,
-    init: bool = True,
-    repr: bool = True,
-    compare: bool = True,
-    kw_only: bool = ...,
-    metadata: Mapping[str, Any] | None = None,
-    converter: Callable[[Any], Any] | None = None,
+    converter: None = None,
     dtype: Any = None,
+    **options: "Unpack[_Options]",
 ) -> _T: ...
 @overload
 def field(
     *,
     default_factory: Callable[[], _T],
-    init: bool = True,
-    repr: bool = True,
-    compare: bool = True,
-    kw_only: bool = ...,
-    metadata: Mapping[str, Any] | None = None,
-    converter: Callable[[Any], Any] | None = None,
+    converter: None = None,
     dtype: Any = None,
+    **options: "Unpack[_Options]",
 ) -> _T: ...
 @overload
 def field(
-    *,
-    init: bool = True,
-    repr: bool = True,
-    compare: bool = True,
-    kw_only: bool = ...,
-    metadata: Mapping[str, Any] | None = None,
-    converter: Callable[[Any], Any] | None = None,
-    dtype: Any = None,
+    *, converter: None = None, dtype: Any = None, **options: "Unpack[_Options]"
 ) -> Any: ...
 def field(
     *,
@@ -106,35 +120,24 @@ def field(
 @overload
 def static(
     *,
-    default: _T,
-    init: bool = True,
-    repr: bool = True,
-    compare: bool = True,
-    kw_only: bool = ...,
-    metadata: Mapping[str, Any] | None = None,
-    converter: Callable[[Any], Any] | None = None,
+    converter: Callable[[Any], Any],
+    default: Any = ...,
+    default_factory: Callable[[], Any] = ...,
+    **options: "Unpack[_Options]",
+) -> Any: ...
+@overload
+def static(
+    *, default: _T, converter: None = None, **options: "Unpack[_Options]"
 ) -> _T: ...
 @overload
 def static(
     *,
     default_factory: Callable[[], _T],
-    init: bool = True,
-    repr: bool = True,
-    compare: bool = True,
-    kw_only: bool = ...,
-    metadata: Mapping[str, Any] | None = None,
-    converter: Callable[[Any], Any] | None = None,
+    converter: None = None,
+    **options: "Unpack[_Options]",
 ) -> _T: ...
 @overload
-def static(
-    *,
-    init: bool = True,
-    repr: bool = True,
-    compare: bool = True,
-    kw_only: bool = ...,
-    metadata: Mapping[str, Any] | None = None,
-    converter: Callable[[Any], Any] | None = None,
-) -> Any: ...
+def static(*, converter: None = None, **options: "Unpack[_Options]") -> Any: ...
 def static(
     *,
     metadata: Mapping[str, Any] | None = None,

@@ -105,7 +105,8 @@ def jit(
     if isinstance(fn, staticmethod | classmethod):
         return type(fn)(jit(fn.__func__, **settings))
     if isinstance(fn, property):
-        return property(jit(fn.fget, **settings), fn.fset, fn.fdel, fn.__doc__)
+        getter: Any = fn.fget
+        return property(jit(getter, **settings), fn.fset, fn.fdel, fn.__doc__)
     if isinstance(fn, types.MethodType) and LAYOUT in type(fn.__self__).__dict__:
         return _bound(fn.__self__, fn.__func__, settings)
     if LAYOUT in type(fn).__dict__:

@@ -5,7 +5,8 @@ comes here for whatever is not a plain change.
 """
 
 import dataclasses
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 from purestate._construct import ASSIGNED, current, failed
 from purestate._fields import is_initvar
@@ -18,6 +19,25 @@ __all__ = ["replace", "replaced"]
 
 _MISSING: Any = dataclasses.MISSING
 _S = TypeVar("_S")
+
+if TYPE_CHECKING:
+    _P = ParamSpec("_P")
+
+    class _Replaceable(Protocol[_P]):
+        """What type checkers synthesise on a dataclass for Python 3.13 and later."""
+
+        def __replace__(self, *args: _P.args, **kwargs: _P.kwargs) -> Any: ...
+
+    class Typed:
+        """The type of `State.replace`: names and types of `__replace__`, and `Self`."""
+
+        @overload
+        def __get__(self, instance: None, owner: type[_S], /) -> Callable[..., _S]: ...
+        @overload
+        def __get__(
+            self, instance: _S, owner: type[_Replaceable[_P]], /
+        ) -> Callable[_P, _S]: ...
+        def __get__(self, instance: Any, owner: Any, /) -> Any: ...
 
 
 def replace(self: _S, /, **changes: Any) -> _S:
@@ -49,7 +69,7 @@ def replace(self: _S, /, **changes: Any) -> _S:
     return replaced(self, changes)
 
 
-def replaced(self: Any, changes: dict[str, Any]) -> Any:
+def replaced(self: _S, changes: dict[str, Any]) -> _S:
     """Return a copy of a State with some fields changed; `State.replace` in full.
 
     Raises:
@@ -66,6 +86,7 @@ def replaced(self: Any, changes: dict[str, Any]) -> Any:
             raise FieldError.unknown(layout.cls, name, layout.names)
     new = {n: _arriving(layout, n, v) for n, v in changes.items() if n in old}
     rerun = layout.derived or any(name in changes for name in initvars)
+    made: _S
     if rerun:
         made = _rederived(layout, old, new, _initvar_values(layout, initvars, changes))
     else:
@@ -111,7 +132,8 @@ def _rederived(
     start |= {n: v for n, v in preset.items() if v is not _MISSING}
     made = new_instance(layout.cls, start)
     held = made.__dict__
-    held[ASSIGNED] = assigned = set()
+    assigned: set[str] = set()
+    held[ASSIGNED] = assigned
     try:
         made.__post_init__(*initvars)
     except BaseException as error:

@@ -6,6 +6,7 @@ repr fails.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -111,7 +112,7 @@ class _Custom:
         return self._bracketed("{", docs, len(value), "}")
 
     def _bracketed(
-        self, begin: str, docs: list[wl.AbstractDoc], total: int, end: str
+        self, begin: str, docs: Sequence[wl.AbstractDoc], total: int, end: str
     ) -> wl.AbstractDoc:
         if total > len(docs):
             docs = [*docs, wl.TextDoc(f"... {total - len(docs)} more")]

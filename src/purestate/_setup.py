@@ -121,7 +121,7 @@ def _become_dataclass(layout: Layout, own: dict[str, dataclasses.Field[Any]]) ->
     cls.__dataclass_fields__ = layout.specs
     cls.__dataclass_params__ = _PARAMS
     if "__match_args__" not in cls.__dict__:
-        cls.__match_args__ = tuple(
+        cls.__match_args__ = tuple(  # type: ignore[misc]
             name
             for name, spec in layout.specs.items()
             if spec.init and not spec.kw_only and (is_stored(spec) or is_initvar(spec))
@@ -177,12 +177,13 @@ def _place_init(layout: Layout, own: dict[str, Any]) -> None:
         cls.__init__ = wrapped_init(cls, written)
         return
     above = next((b for b in cls.__mro__[1:] if LAYOUT in b.__dict__), None)
-    layout.init = None if above is None else above.__dict__[LAYOUT].init
-    if layout.init is None:
+    owner = layout.init = None if above is None else above.__dict__[LAYOUT].init
+    if owner is None:
         cls.__init__ = make_init(layout, layout.namespace)
         return
-    if cls.__init__ is not layout.init.__init__:  # a mixin's, which calls super()'s
-        layout.init, cls.__init__ = cls, wrapped_init(cls, cls.__init__)
+    if cls.__init__ is not owner.__init__:  # a mixin's, which calls super()'s
+        owner = layout.init = cls
+        cls.__init__ = wrapped_init(cls, cls.__init__)
     unset = [
         name
         for name in layout.names
@@ -190,7 +191,7 @@ def _place_init(layout: Layout, own: dict[str, Any]) -> None:
         and layout.specs[name].default is layout.specs[name].default_factory
     ]
     if unset:
-        raise InheritedInitError(cls, layout.init, unset)
+        raise InheritedInitError(cls, owner, unset)
 
 
 def _place_replace(layout: Layout) -> None:
@@ -256,11 +257,8 @@ def _revived(spec: dataclasses.Field[Any]) -> dataclasses.Field[Any]:
     for slot in ("default", "default_factory"):
         if type(getattr(spec, slot)) is type(dataclasses.MISSING):
             setattr(spec, slot, dataclasses.MISSING)
-    kinds = (
-        dataclasses._FIELD,
-        dataclasses._FIELD_CLASSVAR,
-        dataclasses._FIELD_INITVAR,
-    )  # type: ignore[attr-defined]
+    private: Any = dataclasses
+    kinds = (private._FIELD, private._FIELD_CLASSVAR, private._FIELD_INITVAR)
     kind = next(k for k in kinds if k.name == spec._field_type.name)  # type: ignore[attr-defined]
     spec._field_type = kind  # type: ignore[attr-defined]
     return spec

@@ -4,14 +4,13 @@ The methods are few and short on purpose: every one hides a field name from user
 subclass is made is told in `_setup`, how an instance is made in `_construct`.
 """
 
+import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from typing import (
     TYPE_CHECKING,
     Any,
     ClassVar,
-    ParamSpec,
-    Protocol,
     TypeVar,
     dataclass_transform,
 )
@@ -31,26 +30,12 @@ if TYPE_CHECKING:
 
 __all__ = ["State"]
 
-_P = ParamSpec("_P")
 _T = TypeVar("_T")
-_R_co = TypeVar("_R_co", covariant=True)
 
 
-class _Replaceable(Protocol[_P, _R_co]):
-    """What type checkers synthesise on a dataclass for Python 3.13 and later."""
-
-    def __replace__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R_co: ...
-
-
-class _Replace:
-    """Gives `replace` the names and types of `__replace__`; for type checkers only."""
-
-    def __get__(
-        self, instance: _Replaceable[_P, _R_co], owner: Any
-    ) -> Callable[_P, _R_co]: ...
-
-
-@dataclass_transform(frozen_default=True, field_specifiers=(field, static))
+@dataclass_transform(
+    frozen_default=True, field_specifiers=(field, static, dataclasses.field)
+)
 class State:
     """Base class of immutable, dataclass-style objects that are jax pytrees.
 
@@ -91,10 +76,12 @@ class State:
 
     if TYPE_CHECKING:
         if sys.version_info >= (3, 13):
-            replace: ClassVar = _Replace()
+            replace: ClassVar = _replace.Typed()
         else:
 
             def replace(self, /, **changes: Any) -> Self: ...
+
+        def __replace__(self, /, **changes: Any) -> Self: ...
     else:
         replace = _replace.replace
 
@@ -150,27 +137,29 @@ class State:
         super().__init_subclass__(**kwargs)
         set_up(cls, kw_only=kw_only, strict=strict)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        held, cls = self.__dict__, type(self)
-        known = layout_of(cls).names
-        if AUX in held or FAILED in held:
-            raise FrozenStateError.changing(cls, "assign", name, known)
-        if DRAFT in held:
-            held[DRAFT][0].assign(self, name, value)
-        elif name in known:
-            held[name] = value
-            if ASSIGNED in held:
-                held[ASSIGNED].add(name)
-        elif hasattr(getattr(cls, name, None), "__set__"):
-            # A property with a setter, used while constructing.
-            object.__setattr__(self, name, value)
-        else:
-            raise UndeclaredFieldError(cls, name, known)
+    if not TYPE_CHECKING:  # a checker that sees these lets any name be assigned
 
-    def __delattr__(self, name: str) -> None:
-        raise FrozenStateError.changing(
-            type(self), "delete", name, layout_of(type(self)).names
-        )
+        def __setattr__(self, name: str, value: Any) -> None:
+            held, cls = self.__dict__, type(self)
+            known = layout_of(cls).names
+            if AUX in held or FAILED in held:
+                raise FrozenStateError.changing(cls, "assign", name, known)
+            if DRAFT in held:
+                held[DRAFT][0].assign(self, name, value)
+            elif name in known:
+                held[name] = value
+                if ASSIGNED in held:
+                    held[ASSIGNED].add(name)
+            elif hasattr(getattr(cls, name, None), "__set__"):
+                # A property with a setter, used while constructing.
+                object.__setattr__(self, name, value)
+            else:
+                raise UndeclaredFieldError(cls, name, known)
+
+        def __delattr__(self, name: str) -> None:
+            raise FrozenStateError.changing(
+                type(self), "delete", name, layout_of(type(self)).names
+            )
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -187,10 +176,12 @@ class State:
         yield from shown_fields(self)
 
     def __copy__(self) -> "Self":
-        return _equality.copied(self)
+        made: Self = _equality.copied(self)
+        return made
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Self":
-        return _equality.deep_copied(self, memo)
+        made: Self = _equality.deep_copied(self, memo)
+        return made
 
     def __getstate__(self) -> dict[str, Any]:
         return _equality.pickled(self)

@@ -125,7 +125,8 @@ def _abstract(leaf: Any) -> Any:
     if not hasattr(leaf, "dtype"):
         return _Static(short(leaf))  # only a static argument reaches a trace as it is
     weak = bool(getattr(leaf, "weak_type", False))
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=weak)
+    struct: Any = jax.ShapeDtypeStruct  # untyped in some versions of jax
+    return struct(leaf.shape, leaf.dtype, weak_type=weak)
 
 
 class _Static(str):

@@ -104,7 +104,9 @@ def value_and_grad(
         given = args[argnums]
         leaves, structure = jax.tree.flatten(given)
         part = _selected(
-            given, structure.unflatten(map(_Index, range(len(leaves)))), wrt
+            given,
+            jax.tree.unflatten(structure, map(_Index, range(len(leaves)))),
+            wrt,
         )
         chosen = [
             int(i)
@@ -118,7 +120,7 @@ def value_and_grad(
             changed = list(leaves)
             for i, value in zip(chosen, values, strict=True):
                 changed[i] = value
-            argument = structure.unflatten(changed)
+            argument = jax.tree.unflatten(structure, changed)
             return fn(*args[:argnums], argument, *args[argnums + 1 :], **kwargs)
 
         value, found = jax.value_and_grad(

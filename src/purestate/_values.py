@@ -70,7 +70,7 @@ def _candidates(own: Any, admitted: tuple[str, ...]) -> list[Any]:
 
 
 def _width(dtype: Any) -> int:
-    kinds = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
+    kinds: tuple[Any, ...] = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
     return next(i for i, kind in enumerate(kinds) if jnp.issubdtype(dtype, kind))
 
 
@@ -158,6 +158,8 @@ def check_strict(layout: Layout, old: dict[str, Any], new: dict[str, Any]) -> No
     for name in layout.data:
         if name not in new or new[name] is old[name]:
             continue
+        was: Any
+        now: Any
         before, was = jax.tree_util.tree_flatten_with_path(old[name])
         after, now = jax.tree_util.tree_flatten_with_path(new[name])
         if was != now:
@@ -171,7 +173,8 @@ def check_strict(layout: Layout, old: dict[str, Any], new: dict[str, Any]) -> No
 def _described(leaf: Any) -> str:
     if type(leaf) in NUMBERS:
         return type(leaf).__name__
-    return pformat(jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.asarray(leaf).dtype))
+    struct: Any = jax.ShapeDtypeStruct  # untyped in some versions of jax
+    return pformat(struct(jnp.shape(leaf), jnp.asarray(leaf).dtype))
 
 
 def explain(

@@ -43,3 +43,38 @@ def body(carry: Box, x: Array) -> tuple[Box, Array]:
 
 last, outs = jax.lax.scan(body, box, jnp.ones((2, 3)))
 assert_type(last, Box)
+
+
+class Typed(ps.State):
+    """`ps.jit` keeps the signature."""
+
+    cache: Array
+
+    @ps.jit
+    def apply(self, x: Array) -> tuple[Self, Array]:
+        return self.replace(cache=x), x
+
+    @ps.jit(donate=True)
+    def donated(self, x: Array) -> Self:
+        return self.replace(cache=x)
+
+    @ps.jit
+    @staticmethod
+    def double(x: Array) -> Array:
+        return 2 * x
+
+    @property
+    @ps.jit
+    def total(self) -> Array:
+        return self.cache.sum()
+
+
+typed = Typed(jnp.zeros(3))
+assert_type(typed.apply(jnp.ones(3)), tuple[Typed, Array])
+assert_type(typed.donated(jnp.ones(3)), Typed)
+assert_type(typed.double(jnp.ones(3)), Array)
+assert_type(typed.total, Array)
+typed.apply("x")  # error
+typed.apply()  # error
+typed.donated(jnp.ones(3), 1)  # error
+assert_type(ps.vmap(typed.apply)(jnp.ones((2, 3))), tuple[Typed, Array])

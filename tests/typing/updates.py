@@ -1,0 +1,35 @@
+"""`at` and `draft`: the type of the State, of the places and of the values."""
+
+from typing import Any, assert_type
+
+import jax.numpy as jnp
+from jax import Array
+
+import purestate as ps
+
+
+class Opt(ps.State):
+    mu: Array
+    tag: str = ps.static(default="adam")
+
+
+class Train(ps.State):
+    opt: Opt
+    step: int = 0
+
+
+train = Train(Opt(jnp.zeros(3)))
+assert_type(train.at(lambda t: t.opt.mu).set(jnp.ones(3)), Train)
+assert_type(train.at(lambda t: t.step).apply(lambda n: n + 1), Train)
+assert_type(train.at(lambda t: (t.opt.mu, t.step)).set((jnp.ones(3), 1)), Train)
+train.at(lambda t: t.opt.nu)  # error
+train.at(lambda t: t.opt.tag).set(1)  # error
+train.at(lambda t: t.step).set("a")  # error
+train.at(lambda t: (t.opt.mu, t.step)).set((jnp.ones(3), "a"))  # error
+
+# A checker holds every instance to be frozen, a draft too: it is typed Any.
+with train.draft() as new:
+    new.opt.mu = jnp.ones(3)
+    new.step += 1
+    new.opt = Opt(jnp.ones(3))
+assert_type(new, Any)
