@@ -4,7 +4,9 @@ Classes have data, static, derived and container fields, defaults and bases. The
 drawn from small pools, since jax keeps every registered class for ever.
 """
 
+import dataclasses
 import functools
+from typing import NamedTuple
 
 import hypothesis.strategies as st
 import jax
@@ -111,3 +113,41 @@ class Nested(ps.State):
 
 class Leafless(ps.State):
     tag: str = ps.static(default="t")
+
+
+class Pair(NamedTuple):
+    first: object
+    second: object = None
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Plain:
+    held: object
+
+
+class Branch(ps.State):
+    left: object
+    right: object = None
+    tag: str = ps.static(default="t")
+
+
+host_arrays = st.builds(
+    lambda shape, dtype, value: np.full(shape, value, dtype),
+    st.sampled_from(SHAPES),
+    st.sampled_from([np.float32, np.int8, np.complex64]),
+    st.sampled_from([0, 1, 2]),
+) | st.builds(np.full, st.sampled_from(SHAPES), st.just(np.nan))
+trees = st.recursive(
+    arrays | keys | host_arrays | st.none(),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from("ab"), inner, max_size=2)
+        | st.tuples(inner, inner)
+        | st.builds(Pair, inner, inner)
+        | st.builds(Plain, inner)
+        | st.builds(Branch, inner, inner, st.sampled_from("tu"))
+    ),
+    max_leaves=6,
+)
+branches = st.builds(Branch, trees, trees, st.sampled_from("tu"))

@@ -196,14 +196,14 @@ class StillStrict(Strict):
     [
         ({"x": jnp.zeros(2)}, r"strict and x would change from f32\[3\] to f32\[2\]\."),
         ({"x": jnp.zeros(3, jnp.int32)}, r"x would change from f32\[3\] to i32\[3\]\."),
-        ({"x": None}, r"x would change from PyTreeDef\(\*\) to PyTreeDef\(None\)\."),
+        ({"x": None}, r"x would change from f32\[3\] to None\."),
         (
             {"tree": {"a": jnp.ones(1)}},
             r"tree\['a'\] would change from f32\[\] to f32\[1\]",
         ),
         (
             {"tree": {}},
-            r"tree would change from PyTreeDef\(\{'a': \*\}\) to PyTreeDef\(",
+            r"tree would change from \{'a': f32\[\]\} to \{\}\.",
         ),
         ({"tree": {"a": 1.0}}, r"tree\['a'\] would change from f32\[\] to float\."),
     ],

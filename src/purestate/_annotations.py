@@ -16,6 +16,11 @@ import jax
 __all__ = ["array_dtypes"]
 
 _NUMBERS = (bool, int, float, complex)
+# `jax.Array`, `Optional[Array]`, and jaxtyping's `Float[Array, "n"]`.
+_ARRAY = re.compile(
+    r"([\w.]+\.)?Array|([\w.]+\.)?Optional\[([\w.]+\.)?Array\]"
+    r"|([\w.]+\.)?(?!Tuple|Dict|Callable)[A-Z]\w*\[([\w.]+\.)?Array,\s*['\"].*\]"
+)
 
 
 def array_dtypes(cls: type, annotation: object) -> tuple[str, ...] | None:
@@ -31,8 +36,12 @@ def array_dtypes(cls: type, annotation: object) -> tuple[str, ...] | None:
 
 def _array_dtypes(annotation: Any) -> tuple[str, ...] | None:
     if isinstance(annotation, str):
-        # Names that exist only for a type checker: the usual one is taken at its word.
-        return () if re.search(r"(^|[.\s|\[])Array\b", annotation) else None
+        # Names that exist only for a type checker: the usual ones are taken at their
+        # word.
+        members = [member.strip() for member in annotation.split("|")]
+        arrays = [bool(_ARRAY.fullmatch(member)) for member in members]
+        others = {m for m, is_one in zip(members, arrays, strict=True) if not is_one}
+        return () if any(arrays) and others <= {"None"} else None
     if isinstance(annotation, type) and issubclass(annotation, jax.Array):
         return ()
     inner = getattr(annotation, "array_type", None)  # jaxtyping, without importing it

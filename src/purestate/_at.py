@@ -7,6 +7,7 @@ through. Each node on the way is then rebuilt once, by the rules of its kind: a 
 
 import copy
 import dataclasses
+import operator
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
@@ -92,8 +93,9 @@ def places(
     except PlaceError:
         raise
     except Exception as error:
+        text = str(error).rstrip(".")
         raise PlaceError(
-            f"the selector of at() raised {type(error).__name__}: {error}. It only "
+            f"the selector of at() raised {type(error).__name__}: {text}. It only "
             f"says where, as in `at(lambda s: s.field)`; compute in apply(...)."
         ) from error
     many = type(picked) in (tuple, list)
@@ -151,16 +153,22 @@ class _Place:
         value, path, root = map(_get(self), ("_value", "_path", "_root"))
         here = _text(root, path)
         if isinstance(value, jax.Array | np.ndarray):
+            whole = "x" if isinstance(value, jax.Array) else "jnp.asarray(x)"
             raise PlaceError(
                 f"{here} is an array, whose elements are no places: write "
-                f"at(lambda s: ...).apply(lambda x: x.at[{key!r}].set(...))."
+                f"at(lambda s: ...).apply(lambda x: {whole}.at[{key!r}].set(...))."
             )
         if isinstance(value, dict):
             if key not in value:
-                hint = nearest(repr(key), map(repr, value), "keys")
+                texts = [known for known in value if type(known) is type(key) is str]
+                hint = nearest(str(key), texts, "keys")
+                if not hint.startswith("did you mean"):
+                    hint = nearest("", map(repr, value), "keys")
                 raise PlaceError(f"{here} has no key {key!r}; {hint}")
             return _Place(value[key], (*path, ("[", key)), root)
         if isinstance(value, list | tuple):
+            if hasattr(key, "__index__"):
+                key = operator.index(key)
             if not isinstance(key, int) or not -len(value) <= key < len(value):
                 raise PlaceError(
                     f"{here} has {len(value)} items and no item {key!r}; select single "
@@ -174,8 +182,9 @@ class _Place:
 
     def __iter__(self) -> Any:
         value = object.__getattribute__(self, "_value")
-        keys = value if isinstance(value, dict) else range(len(value))
-        return iter([self[key] for key in keys])
+        if isinstance(value, dict):
+            return iter(value)
+        return iter([self[i] for i in range(len(value))])
 
     def __bool__(self) -> bool:
         raise PlaceError(
@@ -235,10 +244,14 @@ def _rebuilt(node: Any, changes: dict[tuple[_Step, ...], Any]) -> Any:
     if LAYOUT in type(node).__dict__:
         return node.replace(**new)  # the class may have one of its own
     kind: Any = type(node)
-    if isinstance(node, tuple) and hasattr(kind, "_fields"):
-        return node._replace(**new)
+    if issubclass(kind, tuple) and hasattr(kind, "_replace"):
+        return kind._replace(node, **new)
     if dataclasses.is_dataclass(kind):
-        made = copy.copy(node)  # its constructor may take anything
+        init = getattr(kind.__dict__.get("__init__"), "__code__", None)
+        takes = {spec.name for spec in dataclasses.fields(kind) if spec.init}
+        if init is not None and init.co_filename == "<string>" and takes >= new.keys():
+            return dataclasses.replace(node, **new)
+        made = copy.copy(node)  # a constructor of its own may take anything
         for name, value in new.items():
             object.__setattr__(made, name, value)
         return made

@@ -7,7 +7,9 @@ there. This file adds the rules for arrays and for names.
 
 import dataclasses
 import keyword
+import unicodedata
 from collections.abc import Mapping
+from types import FunctionType
 from typing import Any
 
 import jax
@@ -70,6 +72,12 @@ def read_body(
 def _owned(cls: type, name: str, value: Any) -> Any:
     """Return a default that instances can share: arrays become factories."""
     default = value.default if isinstance(value, dataclasses.Field) else value
+    is_def = getattr(value, "__qualname__", "") == f"{cls.__qualname__}.{name}"
+    if isinstance(value, property) or (is_def and isinstance(value, FunctionType)):
+        raise DeclarationError(
+            f"{cls.__name__}.{name} is declared as a field and defined as a "
+            f"{'property' if isinstance(value, property) else 'method'}: rename one."
+        )
     if is_tracer(default):
         raise DeclarationError(
             f"the default of {cls.__name__}.{name} is a tracer: the class is being "
@@ -108,7 +116,8 @@ def _check_name(cls: type, name: str) -> None:
     if name in _RESERVED:
         raise ReservedNameError(cls, name)
     dunder = name.startswith("__") and name.endswith("__")
-    if dunder or name.startswith("_ps_") or not name.isidentifier():
+    is_python = name.isidentifier() and unicodedata.normalize("NFKC", name) == name
+    if dunder or name.startswith("_ps_") or not is_python:
         raise DeclarationError(
             f"{cls.__name__} cannot have a field named {name!r}: choose an identifier "
             f"that does not start with '_ps_' and is not a __special__ name."

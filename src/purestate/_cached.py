@@ -8,8 +8,9 @@ import functools
 from typing import Any
 
 import jax
+import numpy as np
 
-from purestate._compat import is_tracer
+from purestate._compat import is_tracer, is_tracing
 
 __all__ = ["guard_cached_properties"]
 
@@ -31,7 +32,7 @@ def guard_cached_properties(cls: type) -> frozenset[str]:
 
 
 class _CachedProperty(functools.cached_property[Any]):
-    """`functools.cached_property`, but a result that holds a tracer is not cached.
+    """`functools.cached_property`, but a result that may hold a tracer is not cached.
 
     A State closed over by a jitted function outlives the trace; a tracer kept on it
     would be handed to the next caller.
@@ -41,12 +42,22 @@ class _CachedProperty(functools.cached_property[Any]):
         if instance is None:
             return self
         value = self.func(instance)
-        if not any(map(is_tracer, jax.tree.leaves(value))):
+        if not is_tracing() or _is_concrete(value):
             instance.__dict__[self.attrname] = value
         return value
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored_cached_property, (self.func, self.attrname)
+
+
+def _is_concrete(value: Any) -> bool:
+    """Return whether a value made while tracing surely holds no tracer."""
+    try:
+        leaves = jax.tree.leaves(value)
+    except Exception:  # noqa: BLE001  # keys that cannot be sorted, and the like
+        return False
+    plain = (bool, int, float, complex, str, bytes, np.ndarray, jax.Array)
+    return all(isinstance(x, plain) and not is_tracer(x) for x in leaves)
 
 
 def _restored_cached_property(func: Any, name: str) -> _CachedProperty:

@@ -7,9 +7,17 @@ import inspect
 import sys
 from typing import Any
 
+import jax.numpy as jnp
 from jax.core import Tracer
 
-__all__ = ["current_trace", "fills_dict", "is_tracer", "own_annotations"]
+__all__ = [
+    "OUTSIDE",
+    "current_trace",
+    "fills_dict",
+    "is_tracer",
+    "is_tracing",
+    "own_annotations",
+]
 
 _SHARED_KEYS = 30  # beyond this, CPython gives each instance a dict of its own [1]
 
@@ -50,3 +58,13 @@ def current_trace() -> object:
 
     home: Any = extended if hasattr(extended, "get_opaque_trace_state") else core
     return home.get_opaque_trace_state(convention="purestate")
+
+
+def is_tracing() -> bool:
+    """Return whether jnp returns tracers, also for arguments that are none."""
+    if current_trace() == OUTSIDE:
+        return False
+    return is_tracer(jnp.zeros(()))
+
+
+OUTSIDE = current_trace()  # the same in every thread

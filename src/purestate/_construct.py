@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import jax
 
 from purestate._compat import is_tracer
+from purestate._fields import is_initvar
 from purestate._layout import AUX, FAILED, LAYOUT, Layout, layout_of
 from purestate._pytree import adopt_values
 from purestate._values import (
@@ -38,6 +39,7 @@ __all__ = [
     "need",
     "number",
     "refuse",
+    "restarted",
     "wrapped_init",
 ]
 
@@ -74,9 +76,9 @@ def wrapped_init(cls: type, init: Callable[..., None]) -> Callable[..., None]:
             return adopt(self, sys._getframe(1))
         try:
             init(self, *args, **kwargs)
-            finish(self, layout, self.__dict__.pop(_CONVERTED, ()), "__init__")
+            finish(self, self.__dict__.pop(_CONVERTED, ()), "__init__")
         except BaseException as error:
-            failed(self, layout, error, True)
+            failed(self, layout, error, "__init__")
             raise
         return None
 
@@ -84,14 +86,13 @@ def wrapped_init(cls: type, init: Callable[..., None]) -> Callable[..., None]:
     return __init__
 
 
-def finish(self: Any, layout: Layout, done: Iterable[str], where: str) -> None:
+def finish(self: Any, done: Iterable[str], where: str) -> None:
     """Seal an instance after user code ran: defaults, converters, checks.
 
     Args:
         self: the instance.
-        layout: the record of the class that constructs it.
         done: fields whose converter has run already.
-        where: the name of the method that should have set all fields.
+        where: the name of the method that should have set all fields, empty if none.
     """
     layout = current(type(self))
     values = self.__dict__
@@ -132,23 +133,45 @@ def adopt(self: Any, frame: Any) -> None:
     """
     scope = frame.f_locals
     source = scope["obj"] if "obj" in scope else scope["self"]
-    specs, held = layout_of(type(self)).specs, source.__dict__
+    specs, held = layout_of(type(self)).specs, dict(source.__dict__)
+    # An InitVar that was not given comes with its default.
+    held |= {name: s.default for name, s in specs.items() if is_initvar(s)}
     changes = {
         name: value
         for name, value in scope["changes"].items()
-        if name not in specs or held.get(name, _MISSING) is not value
+        if held.get(name, _MISSING) is not value
     }
     adopt_values(self, dict(source.replace(**changes).__dict__))
 
 
-def failed(self: Any, layout: Layout, error: BaseException, users: bool) -> None:
+def failed(self: Any, layout: Layout, error: BaseException, where: str) -> None:
     """Freeze an instance whose construction raised, and say where if user code did."""
     held = self.__dict__
-    where = "__init__" if layout.init is not None else "__post_init__"
-    if users and AUX not in held:
-        explain(error, layout, where, held)
     if AUX not in held:
+        if where:
+            explain(error, layout, where, held)
         held[FAILED] = True
+
+
+def restarted(self: Any, layout: Layout, scope: dict[str, Any]) -> bool:
+    """Construct again if the class was filled only after it was made.
+
+    Args:
+        self: the instance.
+        layout: the record of the class.
+        scope: the local variables of the generated `__init__` that called this.
+    """
+    if current(layout.cls).size is not None:
+        return False  # a class that adds nothing to its bases
+    unknown = scope.pop("_ps_unknown")
+    given = {
+        name: value
+        for name, value in scope.items()
+        if name in layout.specs and value is not Missing
+    }
+    init: Any = layout.cls.__dict__["__init__"]
+    init(self, **given, **unknown)
+    return True
 
 
 def refuse(self: Any, unknown: dict[str, Any]) -> None:
@@ -206,5 +229,5 @@ def current(cls: type) -> Layout:
         )
     layout = layout_of(cls)
     if layout.size is not None:
-        layout.functions["refresh"](cls)
+        layout.functions["refresh"](cls, False)
     return layout

@@ -16,7 +16,8 @@ from purestate._compat import is_tracer
 from purestate._layout import LAYOUT, layout_of
 from purestate._paths import words
 from purestate._repr import pformat
-from purestate._static import short, typed
+from purestate._static import typed
+from purestate.errors._base import short
 
 __all__ = ["Difference", "Differences", "diff"]
 
@@ -107,10 +108,10 @@ def _walk(a: Any, b: Any, path: str, values: bool) -> Iterator[Difference]:
 
 
 def _leaves(a: Any, b: Any, path: str, values: bool) -> Iterator[Difference]:
-    if not (hasattr(a, "dtype") and hasattr(b, "dtype")):
+    if not (_is_array(a) and _is_array(b)):
         if type(a) is not type(b):
             yield Difference(path, "class", _kind(a), _kind(b))
-        elif values and a != b:
+        elif values and a is not b and short(a, 1000) != short(b, 1000):
             yield Difference(path, "value", short(a), short(b))
         return
     facts = {
@@ -121,7 +122,7 @@ def _leaves(a: Any, b: Any, path: str, values: bool) -> Iterator[Difference]:
     found = [(kind, *pair) for kind, pair in facts.items() if pair[0] != pair[1]]
     for kind, old, new in found:
         yield Difference(path, kind, str(old), str(new))
-    if values and not any(kind == "shape" for kind, *_ in found):
+    if values and not {"shape", "dtype"} & {kind for kind, *_ in found}:
         yield from _numbers(a, b, path)
 
 
@@ -137,10 +138,14 @@ def _numbers(a: Any, b: Any, path: str) -> Iterator[Difference]:
     different = ~((x == y) | ((x != x) & (y != y)))
     if not different.any():
         return
-    wide = np.promote_types(np.promote_types(x.dtype, y.dtype), np.float64)
-    with np.errstate(invalid="ignore"):
-        distance = np.abs(x.astype(wide) - y.astype(wide))
-    distance = np.where(different, np.where(distance != distance, np.inf, distance), -1)
+    if np.issubdtype(x.dtype, np.number):
+        wide = np.promote_types(x.dtype, np.float64)
+        with np.errstate(invalid="ignore"):
+            distance = np.abs(x.astype(wide) - y.astype(wide))
+        distance = np.nan_to_num(distance, nan=np.inf)
+    else:  # booleans, and what numpy cannot subtract
+        distance = np.ones(x.shape)
+    distance = np.where(different, distance, -1)
     index = np.unravel_index(np.argmax(distance), x.shape)
     where = f"{path}[{', '.join(map(str, index))}]" if index else path
     count = int(different.sum())
@@ -158,6 +163,11 @@ def _children(tree: Any) -> tuple[dict[str, Any], Any]:
 
 def _is_leaf(tree: Any) -> bool:
     return tree is not None and jax.tree_util.all_leaves([tree])
+
+
+def _is_array(leaf: Any) -> bool:
+    is_type = isinstance(leaf, type)
+    return not is_type and hasattr(leaf, "dtype") and hasattr(leaf, "shape")
 
 
 def _is_weak(leaf: Any) -> bool:

@@ -6,18 +6,16 @@ the block is one `replace` per changed State, children first: checks, converters
 derived fields work as there. If anything raises, the draft is lost and nothing else.
 """
 
-import copy
-import dataclasses
-from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-import numpy as np
+import jax
 
-from purestate._compat import current_trace
+from purestate._compat import OUTSIDE, current_trace, is_tracer
 from purestate._layout import AUX, DRAFT, LAYOUT, layout_of
-from purestate._pytree import adopt_values, new_instance, sealed_aux
-from purestate._replace import replaced
+from purestate._open import is_same, parts, rebuilt, settled
+from purestate._paths import words
+from purestate._pytree import adopt_values, new_instance
 from purestate._values import NUMBERS, strong
 from purestate.errors import DraftError, FieldError
 
@@ -30,22 +28,21 @@ class Draft(Generic[_S]):
     """The context manager that `State.draft` returns."""
 
     def __init__(self, state: _S) -> None:
-        self._source = state
-        self._root: Any = None
-        self._opened: list[Any] = []
+        self._source: Any = state
+        self._name = type(state).__name__
+        self._opened: list[Any] = []  # the drafts of this block
         self._trace: object = None
-        self._ended = "not entered"
+        self._ended = "its block was not entered"
 
     def __enter__(self) -> Any:  # type checkers hold a State to be frozen
-        if self._root is not None:
+        if self._source is None:
             raise DraftError(
-                f"this draft of {type(self._source).__name__} was entered already: "
-                f"call .draft() anew for every block."
+                f"this draft of {self._name} was entered already: call .draft() anew "
+                f"for every block."
             )
-        self._trace = current_trace()
-        self._ended = ""
-        self._root = self._thawed(_settled(self._source))
-        return self._root
+        source, self._source = settled(self._source), None
+        self._trace, self._ended = current_trace(), ""
+        return self._thawed(source)
 
     def __exit__(
         self,
@@ -53,21 +50,18 @@ class Draft(Generic[_S]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if error is not None:
-            self._ended = f"its block raised {kind.__name__}"  # type: ignore[union-attr]
+        if kind is not None:
+            self._lose(f"its block raised {kind.__name__}")
             return
         try:
-            self._freeze(self._root)
+            for draft in self._opened:  # also those that were taken out of the tree
+                self._freeze(draft)
+            self._check_leaks()
         except BaseException as failure:
-            self._ended = f"it could not be frozen: {type(failure).__name__}"
-            for draft in self._opened:  # also those that were frozen before the failure
-                draft.__dict__.pop(AUX, None)
-                draft.__dict__[DRAFT] = (self, None)
+            self._lose(f"it could not be frozen: {type(failure).__name__}")
             raise
         self._ended = "its block has ended"
-        for draft in self._opened:  # taken out of the tree, and perhaps kept elsewhere
-            if DRAFT in draft.__dict__:
-                adopt_values(draft, dict(draft.__dict__[DRAFT][1].__dict__))
+        self._opened.clear()
 
     def assign(self, draft: Any, name: str, value: Any) -> None:
         """Store a value in one of the block's drafts.
@@ -91,104 +85,65 @@ class Draft(Generic[_S]):
                 f"function and return the State from it."
             )
         if name not in layout.names:
+            if hasattr(getattr(layout.cls, name, None), "__set__"):
+                object.__setattr__(draft, name, value)  # a property with a setter
+                return
             raise FieldError.unknown(layout.cls, name, layout.names)
-        if name in layout.static:
-            layout.fit(name, value)
-        elif name in layout.arrays and type(value) in NUMBERS:
-            value = strong(layout, name, value)
-        draft.__dict__[name] = value
+        if name not in layout.converters:  # which run at the end of the block
+            if name in layout.static:
+                layout.fit(name, value)
+            elif name in layout.arrays and type(value) in NUMBERS:
+                value = strong(layout, name, value)
+        held = draft.__dict__
+        held[name] = value
+        for cached in layout.cached:
+            held.pop(cached, None)
 
     def _thawed(self, value: Any) -> Any:
         """Return a copy that can be assigned to, in depth."""
         kind = type(value)
-        if LAYOUT in kind.__dict__:
-            layout = layout_of(kind)
-            held = {name: self._thawed(value.__dict__[name]) for name in layout.data}
-            held |= {name: value.__dict__[name] for name in layout.static}
-            made = new_instance(kind, held | {DRAFT: (self, value)})
-            self._opened.append(made)
-            return made
-        if kind is np.ndarray:
-            return value.copy()
-        if isinstance(value, dict):
-            made = copy.copy(value)
-            made.update({key: self._thawed(item) for key, item in value.items()})
-            return made
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return kind(*map(self._thawed, value))
-        if isinstance(value, list | tuple):
-            return kind(map(self._thawed, value))
-        if isinstance(value, set):
-            return copy.copy(value)
-        if dataclasses.is_dataclass(kind) and not kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]
-            made = copy.copy(value)
-            for spec in dataclasses.fields(value):
-                setattr(made, spec.name, self._thawed(getattr(value, spec.name)))
-            return made
-        return value
+        if LAYOUT not in kind.__dict__:
+            return rebuilt(value, self._thawed)
+        layout = layout_of(kind)
+        held = {name: self._thawed(value.__dict__[name]) for name in layout.data}
+        held |= {name: value.__dict__[name] for name in layout.static}
+        made = new_instance(kind, held | {DRAFT: (self, value)})
+        self._opened.append(made)
+        return made
 
     def _freeze(self, value: Any) -> None:
-        """Freeze every draft of this block in a tree, children first."""
-        for child in _children(value):
-            self._freeze(child)
-        mark = getattr(value, "__dict__", {}).get(DRAFT)
-        if mark is None or mark[0] is not self or LAYOUT not in type(value).__dict__:
+        """Freeze the drafts of this block in a tree, children first."""
+        for part in parts(value):
+            self._freeze(part)
+        held = value.__dict__ if LAYOUT in type(value).__dict__ else {}
+        owner, source = held.get(DRAFT, (None, None))
+        if owner is not self:
             return
-        layout, source, held = layout_of(type(value)), mark[1], value.__dict__
+        names = layout_of(type(value)).names
         changes = {
-            name: held[name]
-            for name in layout.names
-            if not _is_same(held[name], source.__dict__[name])
+            name: settled(held[name])  # a draft of another block may be there
+            for name in names
+            if not is_same(held[name], source.__dict__[name])
         }
-        made = replaced(source, changes) if changes else source
-        adopt_values(value, {n: made.__dict__[n] for n in (*layout.names, AUX)})
+        made = source.replace(**changes) if changes else source
+        adopt_values(value, {name: made.__dict__[name] for name in (*names, AUX)})
 
+    def _check_leaks(self) -> None:
+        """Raise for a tracer that a container took in from another trace."""
+        if self._trace != OUTSIDE:
+            return
+        for draft in self._opened:
+            for path, leaf in jax.tree_util.tree_leaves_with_path(draft):
+                if is_tracer(leaf):
+                    raise DraftError(
+                        f"{words(path, type(draft).__name__)} is a tracer: it was put "
+                        f"there by a function that jax traced, and would leak. Return "
+                        f"values from that function, and assign them here."
+                    )
 
-def _settled(state: Any) -> Any:
-    """Return the State itself, or what an open draft would be if it ended now."""
-    if AUX in state.__dict__:
-        return state
-    aux, layout = sealed_aux(state), layout_of(type(state))
-    held = {name: _settled_value(state.__dict__[name]) for name in layout.names}
-    return new_instance(layout.cls, held | {AUX: aux})
-
-
-def _settled_value(value: Any) -> Any:
-    if DRAFT in getattr(value, "__dict__", {}):
-        return _settled(value)
-    if type(value) in (list, tuple):
-        return type(value)(map(_settled_value, value))
-    if type(value) is dict:
-        return {key: _settled_value(item) for key, item in value.items()}
-    return value
-
-
-def _children(value: Any) -> Iterator[Any]:
-    kind = type(value)
-    if LAYOUT in kind.__dict__:
-        if DRAFT in value.__dict__:
-            yield from (value.__dict__[name] for name in layout_of(kind).data)
-    elif isinstance(value, dict):
-        yield from value.values()
-    elif isinstance(value, list | tuple):
-        yield from value
-    elif dataclasses.is_dataclass(kind):
-        yield from (getattr(value, spec.name) for spec in dataclasses.fields(value))
-
-
-def _is_same(new: Any, old: Any) -> bool:
-    """Return whether a thawed value still holds what it was copied from."""
-    if new is old:
-        return True
-    if type(new) is not type(old):
-        return False
-    if LAYOUT in type(new).__dict__:
-        names = layout_of(type(new)).names
-        return all(_is_same(new.__dict__[n], old.__dict__[n]) for n in names)
-    if type(new) is np.ndarray:
-        return new.dtype == old.dtype and np.array_equal(new, old, equal_nan=False)
-    if isinstance(new, dict):
-        return list(new) == list(old) and all(_is_same(new[k], old[k]) for k in new)
-    if isinstance(new, list | tuple):
-        return len(new) == len(old) and all(map(_is_same, new, old))
-    return False
+    def _lose(self, why: str) -> None:
+        self._ended = why
+        for draft in self._opened:  # also those that were frozen before a failure
+            draft.__dict__.pop(AUX, None)
+            draft.__dict__[DRAFT] = (self, None)
+        self._opened.clear()

@@ -15,6 +15,7 @@ import numpy as np
 from purestate._compat import is_tracer
 from purestate._construct import current
 from purestate._layout import AUX, Layout, layout_of
+from purestate._open import settled
 from purestate._paths import words
 from purestate._pytree import adopt_values, new_instance, sealed_aux
 from purestate._static import typed
@@ -87,11 +88,14 @@ def hashed(self: Any) -> int:
     """
     if layout_of(type(self)).data:
         raise UnhashableStateError(type(self))
-    return hash(sealed_aux(self))
+    layout, aux = layout_of(type(self)), sealed_aux(self)
+    pairs = zip(layout.static, aux.values, strict=True)
+    return hash(tuple(typed(v) for name, v in pairs if layout.specs[name].compare))
 
 
 def copied(self: Any) -> Any:
     """Return a shallow copy, without cached properties."""
+    self = settled(self)
     layout, aux = layout_of(type(self)), sealed_aux(self)
     values = {name: self.__dict__[name] for name in layout.names}
     return new_instance(layout.cls, values | {AUX: aux})

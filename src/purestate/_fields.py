@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, overload
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from purestate.errors import (
@@ -108,6 +109,10 @@ def field(
     >>> Counter().count.dtype
     dtype('uint8')
     """
+    if converter is not None and not callable(converter):
+        raise TypeError(f"converter= takes a function, and got {converter!r}.")
+    if dtype is not None:
+        jnp.dtype(dtype)  # raises TypeError for what is none
     extra = {"converter": converter, "dtype": dtype}
     found = {k: v for k, v in extra.items() if v is not None}
     default = options.get("default", _MISSING)

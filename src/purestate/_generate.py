@@ -23,6 +23,7 @@ from purestate._construct import (
     need,
     number,
     refuse,
+    restarted,
 )
 from purestate._fields import is_initvar, is_stored
 from purestate._layout import AUX, Layout
@@ -34,9 +35,10 @@ from purestate.errors import DeclarationError
 __all__ = ["make_init", "make_replace"]
 
 _MISSING: Any = dataclasses.MISSING
+_REPLACE = inspect.signature(replace)
 
 
-def make_init(layout: Layout, namespace: dict[str, Any]) -> Callable[..., None]:
+def make_init(layout: Layout) -> Callable[..., None]:
     """Return an `__init__` that takes the fields, as `dataclasses` would write it.
 
     Raises:
@@ -46,7 +48,7 @@ def make_init(layout: Layout, namespace: dict[str, Any]) -> Callable[..., None]:
     taken = [s for s in specs.values() if s.init and (is_stored(s) or is_initvar(s))]
     ordered = [s for s in taken if not s.kw_only] + [s for s in taken if s.kw_only]
     _check_order(cls, taken)
-    body = _Body(layout, namespace)
+    body = _Body(layout)
     parameters = [body.parameter(spec) for spec in ordered]
     split = len(taken) - sum(bool(s.kw_only) for s in taken)
     if split < len(parameters):
@@ -55,7 +57,7 @@ def make_init(layout: Layout, namespace: dict[str, Any]) -> Callable[..., None]:
         cls,
         f"__init__({', '.join(['_ps_self', *parameters, '**_ps_unknown'])})",
         body.lines(ordered),
-        namespace,
+        layout.namespace,
     )
     function.__signature__ = _signature(ordered)  # type: ignore[attr-defined]
     function.__annotations__ = {s.name: s.type for s in ordered} | {"return": None}
@@ -66,18 +68,24 @@ def make_init(layout: Layout, namespace: dict[str, Any]) -> Callable[..., None]:
 class _Body:
     """Writes the lines of one generated `__init__`."""
 
-    def __init__(self, layout: Layout, namespace: dict[str, Any]) -> None:
-        self.layout, self.namespace = layout, namespace
-        has_post_init = hasattr(layout.cls, "__post_init__")
+    def __init__(self, layout: Layout) -> None:
+        self.layout, self.namespace = layout, layout.namespace
+        self.where = "__post_init__" if hasattr(layout.cls, "__post_init__") else ""
         unset = [s for s in layout.specs.values() if is_stored(s) and not s.init]
-        self.slow = has_post_init or any(
-            s.default is s.default_factory is _MISSING for s in unset
-        )
-        self.preset = [] if self.slow else unset
-        # The standard library's replace would run converters again, and reset
-        # init=False fields: see `_adopt`.
-        self.adopts = bool(layout.converters or unset)
-        namespace |= {
+        self.preset = [s for s in unset if s.default is not s.default_factory]
+        self.slow = bool(self.where) or len(self.preset) < len(unset)
+        # The standard library's replace would run converters and hooks again, reset
+        # init=False fields and not compare types: see `adopt`.
+        self.adopts = bool(layout.converters or unset or layout.strict or self.where)
+        self.namespace |= {
+            # Fields may be called `type` or `KeyError`.
+            "_ps_type": type,
+            "_ps_locals": locals,
+            "_ps_KeyError": KeyError,
+            "_ps_TypeError": TypeError,
+            "_ps_BaseException": BaseException,
+            "_ps_cls": layout.cls,
+            "_ps_set": object.__setattr__,
             "_ps_missing": Missing,
             "_ps_refuse": refuse,
             "_ps_need": need,
@@ -90,6 +98,7 @@ class _Body:
             "_ps_base_init": base_init,
             "_ps_finish": finish,
             "_ps_failed": failed,
+            "_ps_restarted": restarted,
             "_ps_run_checks": run_checks,
             "_ps_interned": layout.interned,
             "_ps_intern": layout.intern,
@@ -107,9 +116,13 @@ class _Body:
         return f"{name}=_ps_missing"
 
     def lines(self, ordered: list[dataclasses.Field[Any]]) -> list[str]:
-        stored = [s.name for s in (*ordered, *self.preset) if is_stored(s)]
+        taken = ordered if self.slow else [*ordered, *self.preset]
+        stored = [s.name for s in taken if is_stored(s)]
         initvars = "".join(f"{s.name}, " for s in ordered if is_initvar(s))
         lines = [
+            # A class that cloudpickle has filled after it was made: see `_setup`.
+            "if _ps_layout.size is not None:",
+            "    if _ps_restarted(_ps_self, _ps_layout, _ps_locals()): return",
             "_ps_dict = _ps_self.__dict__",
             "if _ps_unknown or _ps_dict:",
             "    _ps_refuse(_ps_self, _ps_unknown)",
@@ -119,18 +132,19 @@ class _Body:
                 "if _ps_frame(1).f_code in _ps_replacers:",
                 "    return _ps_adopt(_ps_self, _ps_frame(1))",
             ]
-        body = [line for spec in (*ordered, *self.preset) for line in self.value(spec)]
+        body = [line for spec in taken for line in self.value(spec)]
         body += [
-            "if type(_ps_self) is not _ps_cls:",
-            f"    return _ps_base_init(_ps_self, _ps_layout, locals(), ({initvars}))",
+            "if _ps_type(_ps_self) is not _ps_cls:",
+            "    _ps_scope = _ps_locals()",
+            f"    return _ps_base_init(_ps_self, _ps_layout, _ps_scope, ({initvars}))",
         ]
         body += self.slow_end(stored, initvars) if self.slow else self.end(stored)
         return [
             *lines,
             "try:",
-            *(f"    {line}" for line in body or ["pass"]),
-            "except BaseException as _ps_error:",
-            f"    _ps_failed(_ps_self, _ps_layout, _ps_error, {self.slow})",
+            *(f"    {line}" for line in body),
+            "except _ps_BaseException as _ps_error:",
+            f"    _ps_failed(_ps_self, _ps_layout, _ps_error, {self.where!r})",
             "    raise",
         ]
 
@@ -139,10 +153,7 @@ class _Body:
         required = spec.default is spec.default_factory is _MISSING
         lines = []
         if not spec.init:
-            self.parameter(spec)
-            made = "default" if spec.default is not _MISSING else "factory"
-            call = "" if made == "default" else "()"
-            lines += [f"{name} = _ps_{made}_{name}{call}"]
+            lines += [f"{name} = {self.made(spec)}"]
         elif spec.default_factory is not _MISSING:
             lines += [f"if {name} is _ps_missing: {name} = _ps_factory_{name}()"]
         elif required and (
@@ -153,21 +164,27 @@ class _Body:
             lines += [f"{name} = _ps_converted(_ps_layout, {name!r}, {name})"]
         if name in self.layout.arrays:
             lines += [
-                f"if type({name}) is not _ps_array:",
+                f"if _ps_type({name}) is not _ps_array:",
                 f"    {name} = _ps_number(_ps_layout, {name!r}, {name})",
             ]
         return lines
+
+    def made(self, spec: dataclasses.Field[Any]) -> str:
+        """Return the expression for the default of an init=False field."""
+        self.parameter(spec)
+        is_value = spec.default is not _MISSING
+        return f"_ps_default_{spec.name}" if is_value else f"_ps_factory_{spec.name}()"
 
     def end(self, stored: list[str]) -> list[str]:
         lines = []
         if self.layout.static:
             names = self.layout.static
-            key = ", ".join(f"{name}, type({name})" for name in names)
+            key = ", ".join(f"{name}, _ps_type({name})" for name in names)
             values = ", ".join(f"{name!r}: {name}" for name in names)
             lines += [
                 "try:",
                 f"    _ps_aux = _ps_interned[{key}]()",
-                "except (KeyError, TypeError):",
+                "except (_ps_KeyError, _ps_TypeError):",
                 "    _ps_aux = None",
                 "if _ps_aux is None:",
                 f"    _ps_aux = _ps_intern({{{values}}})",
@@ -178,26 +195,24 @@ class _Body:
         return lines + checks
 
     def slow_end(self, stored: list[str], initvars: str) -> list[str]:
-        post = hasattr(self.layout.cls, "__post_init__")
-        call = [f"_ps_self.__post_init__({initvars})"] if post else []
-        where = "'__post_init__'" if post else "'__init__'"
+        call = [f"_ps_self.__post_init__({initvars})"] if self.where else []
         return [
             *(f"_ps_self.__dict__[{name!r}] = {name}" for name in stored),
+            *(f"_ps_self.__dict__[{s.name!r}] = {self.made(s)}" for s in self.preset),
             *call,
-            f"_ps_finish(_ps_self, _ps_layout, {tuple(stored)!r}, {where})",
+            f"_ps_finish(_ps_self, {tuple(stored)!r}, {self.where!r})",
         ]
 
 
-def make_replace(
-    layout: Layout, namespace: dict[str, Any]
-) -> Callable[..., Any] | None:
+def make_replace(layout: Layout) -> Callable[..., Any] | None:
     """Return a short way through `replaced` for plain changes, if there is one."""
     if layout.checks or layout.derived or layout.cached or layout.strict:
         return None
-    namespace |= {
+    layout.namespace |= {
         "_ps_plain": layout.plain,
         "_ps_replaced": replaced,
         "_ps_weak": NUMBERS,
+        "_ps_new": object.__new__,
     }
     numbers = [
         "for _ps_value in _ps_changes.values():",
@@ -205,7 +220,7 @@ def make_replace(
         "        return _ps_replaced(_ps_self, _ps_changes)",
     ]
     build = ["_ps_set(_ps_made, '__dict__', {**_ps_self.__dict__, **_ps_changes})"]
-    if fills_dict(0):
+    if fills_dict(len(layout.names) + 1):
         build = [
             "_ps_dict = _ps_made.__dict__",
             "_ps_dict.update(_ps_self.__dict__)",
@@ -222,9 +237,10 @@ def make_replace(
             *build,
             "return _ps_made",
         ],
-        namespace,
+        layout.namespace,
     )
     function.__doc__ = replace.__doc__
+    function.__signature__ = _REPLACE  # type: ignore[attr-defined]
     function.__purestate_generated__ = True  # type: ignore[attr-defined]
     return function
 

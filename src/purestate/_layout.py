@@ -11,8 +11,9 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from purestate._static import Unfit, is_plain, plain_number, short, typed
+from purestate._static import Unfit, is_plain, settled, typed
 from purestate.errors import StaticFieldError
+from purestate.errors._base import short
 
 __all__ = ["AUX", "DRAFT", "FAILED", "LAYOUT", "Aux", "Layout", "layout_of"]
 
@@ -27,11 +28,12 @@ _lock = threading.RLock()
 class Aux:
     """The static values of a State: jax's auxiliary data, compared by identity."""
 
-    __slots__ = ("__weakref__", "layout", "values")
+    __slots__ = ("__weakref__", "key", "layout", "values")
 
-    def __init__(self, layout: "Layout", values: tuple[Any, ...]) -> None:
-        self.layout = layout
-        self.values = values
+    def __init__(
+        self, layout: "Layout", values: tuple[Any, ...], key: tuple[Any, ...]
+    ) -> None:
+        self.layout, self.values, self.key = layout, values, key
 
     def __repr__(self) -> str:
         # jax quotes this in its own errors about mismatched trees.
@@ -42,8 +44,11 @@ class Aux:
         return _intern, (self.layout, self.values)
 
 
-class Interned(dict[tuple[Any, ...], "weakref.ref[Aux]"]):
-    """The live `Aux` objects of a class, held weakly."""
+class Interned(dict[Any, "weakref.ref[Aux]"]):
+    """Live `Aux` objects by (value, type, ...), where each value refers to nothing.
+
+    What generated constructors look up without a call.
+    """
 
     __slots__ = ("layout",)
 
@@ -71,7 +76,9 @@ class Layout:
         init: the class whose hand-written `__init__` constructs it, None if generated.
         plain: data fields that `replace` may store as they come.
         namespace: globals of the functions generated for the class.
-        interned: the live `Aux` objects by their key.
+        interned: the live `Aux` objects whose values are plain, by value and type.
+        known: all live `Aux` objects, by the hash of their key: the key itself may
+            refer to an instance, which it must not keep alive from here.
         aux: the only `Aux` of a class without static fields.
         functions: the functions registered with jax, by name.
         size: number of names in an empty class body, to notice one filled later.
@@ -93,6 +100,7 @@ class Layout:
         self.plain: frozenset[str] = frozenset()
         self.namespace: dict[str, Any] = {}
         self.interned = Interned(self)
+        self.known: dict[int, list[weakref.ref[Aux]]] = {}
         self.aux = _intern(self, ())
         self.functions: dict[str, Any] = {}
         self.size: int | None = None
@@ -108,9 +116,16 @@ class Layout:
         """
         if not self.static:
             return self.aux
-        return _intern(
-            self, tuple(self.fit(name, values[name]) for name in self.static)
-        )
+        fitted = tuple(self.fit(name, values[name]) for name in self.static)
+        try:
+            return _intern(self, fitted)
+        except Exception as error:
+            error.add_note(
+                f"raised while comparing static values of {self.cls.__name__}, which "
+                f"are {', '.join(self.static)}: each needs an __eq__ that returns a "
+                f"bool."
+            )
+            raise
 
     def fit(self, name: str, value: Any) -> Any:
         """Return what a static field stores for a value.
@@ -119,11 +134,14 @@ class Layout:
             StaticFieldError: an array, a tracer or something unhashable.
         """
         try:
+            value = settled(value)
             typed(value)
         except Unfit as unfit:
             place = f"its part {name}{unfit.path}" if unfit.path else ""
             raise StaticFieldError(self.cls, name, unfit.value, place) from None
-        return plain_number(value)
+        except RecursionError:
+            raise StaticFieldError(self.cls, name, value, "within itself it") from None
+        return value
 
 
 def layout_of(cls: type) -> Layout:
@@ -136,27 +154,33 @@ def layout_of(cls: type) -> Layout:
 
 
 def _intern(layout: Layout, values: tuple[Any, ...]) -> Aux:
-    keys = [tuple(map(typed, values))]
-    if all(map(is_plain, values)):
-        # What generated constructors look up without a call.
-        keys.append(tuple(x for value in values for x in (value, type(value))))
-    interned = layout.interned
+    key = tuple(map(typed, values))
+    number = hash(key)
     with _lock:
-        known = interned.get(keys[0])
-        aux = None if known is None else known()
-        if aux is None:
-            aux = Aux(layout, values)
-            for key in keys:
-                forget = functools.partial(_forget, interned, key)
-                interned[key] = weakref.ref(aux, forget)
+        for ref in layout.known.get(number, ()):
+            aux = ref()
+            if aux is not None and aux.key == key:
+                return aux
+        aux = Aux(layout, values, key)
+        forget = functools.partial(_forget, layout, number)
+        layout.known.setdefault(number, []).append(weakref.ref(aux, forget))
+        if values and all(map(is_plain, values)):
+            plain = tuple(x for value in values for x in (value, type(value)))
+            forget = functools.partial(_forget_plain, layout.interned, plain)
+            layout.interned[plain] = weakref.ref(aux, forget)
     return aux
 
 
-def _forget(
-    interned: Interned,
-    key: tuple[Any, ...],
-    dead: weakref.ref[Aux],
-) -> None:
+def _forget(layout: Layout, number: int, dead: "weakref.ref[Aux]") -> None:
+    with _lock:
+        alive = [ref for ref in layout.known.get(number, ()) if ref is not dead]
+        if alive:
+            layout.known[number] = alive
+        else:
+            layout.known.pop(number, None)
+
+
+def _forget_plain(interned: Interned, key: Any, dead: "weakref.ref[Aux]") -> None:
     with _lock:
         if interned.get(key) is dead:
             del interned[key]

@@ -19,14 +19,9 @@ __all__ = ["adopt_values", "new_instance", "register", "sealed_aux", "store_line
 _new: Any = object.__new__
 
 
-def register(layout: Layout, namespace: dict[str, Any]) -> None:
-    """Register the class of `layout` as a pytree with named keys.
-
-    Args:
-        layout: the class's record; its registered functions are kept in it.
-        namespace: globals of the functions, filled with what they need.
-    """
-    cls = layout.cls
+def register(layout: Layout) -> None:
+    """Register the class of `layout` as a pytree with named keys."""
+    cls, namespace = layout.cls, layout.namespace
     namespace |= {
         "_ps_cls": cls,
         "_ps_new": _new,
@@ -35,7 +30,7 @@ def register(layout: Layout, namespace: dict[str, Any]) -> None:
         "_ps_refresh": layout.functions.get("refresh"),
     }
     namespace["_ps_keys"] = tuple(map(jax.tree_util.GetAttrKey, layout.data))
-    refresh = [] if layout.size is None else ["_ps_refresh(_ps_cls)"]
+    refresh = [] if layout.size is None else ["_ps_refresh(_ps_cls, True)"]
     flatten = define(
         cls, "flatten(_ps_self)", refresh + _flatten_lines(layout.data), namespace
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 from purestate._construct import ASSIGNED, current, failed
 from purestate._fields import is_initvar
 from purestate._layout import Layout
+from purestate._open import settled
 from purestate._pytree import new_instance, sealed_aux
 from purestate._values import NUMBERS, check_strict, converted, default_of, seal, strong
 from purestate.errors import DerivedFieldError, FieldError
@@ -79,8 +80,13 @@ def replaced(self: _S, changes: dict[str, Any]) -> _S:
     """
     layout = current(type(self))
     sealed_aux(self)
+    self = settled(self)
     old = {name: self.__dict__[name] for name in layout.names}
-    initvars = {n: s for n, s in layout.specs.items() if is_initvar(s)}
+    initvars = {
+        name: spec
+        for name, spec in layout.specs.items()
+        if is_initvar(spec) and hasattr(self, "__post_init__")
+    }
     for name in changes:
         if name not in old and name not in initvars:
             raise FieldError.unknown(layout.cls, name, layout.names)
@@ -137,7 +143,7 @@ def _rederived(
     try:
         made.__post_init__(*initvars)
     except BaseException as error:
-        failed(made, layout, error, True)
+        failed(made, layout, error, "__post_init__")
         raise
     del held[ASSIGNED]
     for name in layout.derived:

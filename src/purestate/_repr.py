@@ -20,6 +20,7 @@ __all__ = ["pformat", "shown_fields"]
 _WIDTH = 88
 _ITEMS = 8  # entries of one container or State that are shown
 _LONGEST = 120  # characters of a value's own repr
+_BUDGET = 500  # values that are shown in all
 
 
 def pformat(state: Any, values: bool = False, *, width: int = _WIDTH) -> str:
@@ -62,10 +63,14 @@ class _Custom:
     def __init__(self, values: bool) -> None:
         self.values = values
         self.within: set[int] = set()  # objects that are being printed
+        self.left = _BUDGET
 
     def __call__(self, value: Any) -> wl.AbstractDoc | None:
         if id(value) in self.within:
             return wl.TextDoc("<recursive>")
+        self.left -= 1
+        if self.left < 0:
+            return wl.TextDoc("...")
         self.within.add(id(value))
         try:
             return self._known(value)
@@ -86,8 +91,12 @@ class _Custom:
             return self._row(value) if len(value) > _ITEMS else None
         if isinstance(value, type):
             return wl.TextDoc(value.__qualname__)
+        if isinstance(value, np.generic):
+            return wl.TextDoc(_own_repr(value))
         if hasattr(value, "shape") and hasattr(value, "dtype"):
             return wl.TextDoc(self._array(value))
+        if isinstance(value, set | frozenset) and len(value) > _ITEMS:
+            return wl.TextDoc(f"{type(value).__name__} of {len(value)}")
         if isinstance(value, dict | list | tuple | set | frozenset):
             return None
         if dataclasses.is_dataclass(value) or callable(value):

@@ -6,15 +6,18 @@ mix with `abc.ABC`, `typing.Generic`, `Protocol` and foreign metaclasses freely.
 """
 
 import dataclasses
+import enum
+import threading
+import types
 from typing import Any
 
 from purestate._annotations import array_dtypes
 from purestate._body import read_body
 from purestate._cached import guard_cached_properties
 from purestate._compat import own_annotations
-from purestate._construct import wrapped_init
+from purestate._construct import current, wrapped_init
+from purestate._dataclass import become_dataclass
 from purestate._fields import (
-    is_initvar,
     is_static,
     is_stored,
 )
@@ -27,37 +30,65 @@ from purestate.errors import DeclarationError, InheritedInitError
 __all__ = ["set_up"]
 
 _FIELDS = "__dataclass_fields__"
+_ARRAYS = "__purestate_arrays__"
 _STRICT = "__purestate_strict__"
-_PARAMS: Any = dataclasses.make_dataclass("_", [], eq=False).__dataclass_params__  # type: ignore[attr-defined]
+_lock = threading.RLock()
 _BARE = {"__module__", "__dict__", "__weakref__", "__orig_bases__", "__parameters__"}
-# A decorator `@dataclass` on top, and make_dataclass, would add their own of these.
-_OWN = ("__repr__", "__eq__", "__hash__", "__replace__")
 
 
-def set_up(cls: type, *, kw_only: bool = False, strict: bool | None = None) -> None:
+def set_up(
+    cls: type, root: type, *, kw_only: bool = False, strict: bool | None = None
+) -> None:
     """Make `cls`, whose body has been executed, a State class.
+
+    Args:
+        cls: the class.
+        root: `State` itself.
+        kw_only: class keyword.
+        strict: class keyword, None to inherit it.
 
     Raises:
         DeclarationError: the body cannot become a State.
     """
-    if cls.__dict__.get("__slots__"):
-        raise DeclarationError(
-            f"{cls.__name__} declares __slots__, which State does not use: remove it, "
-            f"annotated names are the fields."
-        )
+    _check_bases(cls)
     bare = _is_bare(cls)
     inherited: dict[str, dataclasses.Field[Any]] = {}
     for base in cls.__mro__[:0:-1]:
+        if LAYOUT in base.__dict__:
+            current(base)
         inherited |= base.__dict__.get(_FIELDS, {})
     own = read_body(cls, inherited, kw_only=kw_only)
     if strict is not None:
         setattr(cls, _STRICT, strict)
     layout = Layout(cls)
     setattr(cls, LAYOUT, layout)
+    layout.namespace |= {"_ps_root": root}
     _build(layout, inherited | own, own)
     if bare:
         _watch(layout)
-    register(layout, layout.namespace)
+    register(layout)
+
+
+def _check_bases(cls: type) -> None:
+    name = cls.__name__
+    if cls.__dict__.get("__slots__"):
+        raise DeclarationError(
+            f"{name} declares __slots__, which State does not use: remove it, "
+            f"annotated names are the fields."
+        )
+    for base in cls.__mro__[1:-1]:
+        is_builtin = not base.__flags__ & (1 << 9)  # Py_TPFLAGS_HEAPTYPE
+        if is_builtin or issubclass(base, enum.Enum):
+            raise DeclarationError(
+                f"{name} cannot be a State and a {base.__name__}: instances are made "
+                f"in another way. Hold the {base.__name__} in a field."
+            )
+    check = cls.__dict__.get("__check__")
+    if "__check__" in cls.__dict__ and not isinstance(check, types.FunctionType):
+        raise DeclarationError(
+            f"{name}.__check__ must be a method, `def __check__(self)`, and is a "
+            f"{type(check).__name__}. The checks of base classes always run."
+        )
 
 
 def _build(
@@ -69,7 +100,8 @@ def _build(
     layout.names = tuple(stored)
     layout.data = tuple(name for name in stored if not is_static(specs[name]))
     layout.static = tuple(name for name in stored if is_static(specs[name]))
-    layout.arrays = _arrays(cls, layout, own)
+    layout.arrays = cls.__dict__.get(_ARRAYS) or _arrays(cls, layout, own)
+    setattr(cls, _ARRAYS, layout.arrays)  # for cloudpickle, which copies annotations
     layout.converters = {
         name: specs[name].metadata["converter"]
         for name in stored
@@ -85,10 +117,8 @@ def _build(
     layout.cached = guard_cached_properties(cls)
     layout.strict = bool(getattr(cls, _STRICT, False))
     layout.plain = frozenset(layout.data) - layout.converters.keys()
-    _become_dataclass(layout, own)
+    become_dataclass(layout, own)
     _finish_abstract(cls)
-    layout.namespace |= {"_ps_cls": cls, "_ps_new": object.__new__}
-    layout.namespace["_ps_set"] = object.__setattr__
     _place_init(layout, own)
     _place_replace(layout)
 
@@ -115,59 +145,6 @@ def _arrays(
     return arrays
 
 
-def _become_dataclass(layout: Layout, own: dict[str, dataclasses.Field[Any]]) -> None:
-    """Give the class what makes it a dataclass for the standard library and others."""
-    cls: Any = layout.cls
-    cls.__dataclass_fields__ = layout.specs
-    cls.__dataclass_params__ = _PARAMS
-    if "__match_args__" not in cls.__dict__:
-        cls.__match_args__ = tuple(  # type: ignore[misc]
-            name
-            for name, spec in layout.specs.items()
-            if spec.init and not spec.kw_only and (is_stored(spec) or is_initvar(spec))
-        )
-    for name, spec in own.items():
-        if not (is_stored(spec) or is_initvar(spec)):
-            continue
-        if spec.default is not dataclasses.MISSING:
-            setattr(cls, name, spec.default)
-        elif spec.default_factory is not dataclasses.MISSING or not spec.init:
-            setattr(cls, name, _Unset(spec))
-        elif name in cls.__dict__:
-            delattr(cls, name)
-    for name in layout.names:
-        above = next(
-            (b.__dict__[name] for b in cls.__mro__ if name in b.__dict__), None
-        )
-        if hasattr(type(above), "__set__") or getattr(
-            above, "__isabstractmethod__", False
-        ):
-            # A property, abstract or not, or a slot, which a field overrides.
-            setattr(cls, name, _Unset(layout.specs[name]))
-    for name in _OWN:
-        if name not in cls.__dict__ and hasattr(cls, name):
-            setattr(cls, name, getattr(cls, name))
-
-
-class _Unset:
-    """Stands on the class where a field has no default value to stand there.
-
-    The class attribute is the field's specifier, so that `dataclasses.dataclass` finds
-    it when it is applied on top. On an instance without a value it is unset.
-    """
-
-    def __init__(self, spec: dataclasses.Field[Any]) -> None:
-        self.spec = spec
-
-    def __get__(self, instance: object, owner: type) -> Any:
-        if instance is None:
-            return self.spec
-        raise AttributeError(
-            f"{owner.__name__}.{self.spec.name} has no value yet: its constructor is "
-            f"still running, or raised."
-        )
-
-
 def _place_init(layout: Layout, own: dict[str, Any]) -> None:
     cls: Any = layout.cls
     written = cls.__dict__.get("__init__")
@@ -179,7 +156,7 @@ def _place_init(layout: Layout, own: dict[str, Any]) -> None:
     above = next((b for b in cls.__mro__[1:] if LAYOUT in b.__dict__), None)
     owner = layout.init = None if above is None else above.__dict__[LAYOUT].init
     if owner is None:
-        cls.__init__ = make_init(layout, layout.namespace)
+        cls.__init__ = make_init(layout)
         return
     if cls.__init__ is not owner.__init__:  # a mixin's, which calls super()'s
         owner = layout.init = cls
@@ -197,7 +174,7 @@ def _place_init(layout: Layout, own: dict[str, Any]) -> None:
 def _place_replace(layout: Layout) -> None:
     cls: Any = layout.cls
     if getattr(cls.replace, "__purestate_generated__", cls.replace is replace):
-        cls.replace = make_replace(layout, layout.namespace) or replace
+        cls.replace = make_replace(layout) or replace
 
 
 def _finish_abstract(cls: type) -> None:
@@ -237,19 +214,28 @@ def _watch(layout: Layout) -> None:
     layout.size = len(layout.cls.__dict__)
 
 
-def _refresh(cls: type) -> None:
+def _refresh(cls: type, in_use: bool) -> None:
+    """Read a class again if it was filled.
+
+    Args:
+        cls: a class that was made empty.
+        in_use: whether jax has an instance: then what is empty was meant to be.
+    """
     layout: Layout = cls.__dict__[LAYOUT]
-    if layout.size is None or len(cls.__dict__) == layout.size:
-        return
-    layout.size = None
-    inherited: dict[str, dataclasses.Field[Any]] = {}
-    for base in cls.__mro__[:0:-1]:
-        inherited |= base.__dict__.get(_FIELDS, {})
-    specs = {name: _revived(spec) for name, spec in cls.__dict__[_FIELDS].items()}
-    annotated = own_annotations(cls)
-    own = {name: spec for name, spec in specs.items() if name in annotated}
-    _build(layout, specs, own)
-    register(layout, layout.namespace)
+    with _lock:
+        if layout.size is None:
+            return
+        if len(cls.__dict__) == layout.size:
+            if in_use:
+                layout.size = None
+                register(layout)
+            return
+        specs = {n: _revived(spec) for n, spec in cls.__dict__[_FIELDS].items()}
+        annotated = own_annotations(cls)
+        own = {name: spec for name, spec in specs.items() if name in annotated}
+        layout.size = None
+        _build(layout, specs, own)
+        register(layout)
 
 
 def _revived(spec: dataclasses.Field[Any]) -> dataclasses.Field[Any]:

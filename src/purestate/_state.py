@@ -135,7 +135,7 @@ class State:
         cls, *, kw_only: bool = False, strict: bool | None = None, **kwargs: Any
     ) -> None:
         super().__init_subclass__(**kwargs)
-        set_up(cls, kw_only=kw_only, strict=strict)
+        set_up(cls, State, kw_only=kw_only, strict=strict)
 
     if not TYPE_CHECKING:  # a checker that sees these lets any name be assigned
 

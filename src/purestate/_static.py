@@ -7,6 +7,7 @@ NaN equals itself, and numpy's integers and booleans count as Python's (jax#9273
 import dataclasses
 import enum
 import functools
+import inspect
 import math
 import types
 from typing import Any
@@ -14,12 +15,10 @@ from typing import Any
 import jax
 import numpy as np
 
-__all__ = ["Unfit", "is_plain", "plain_number", "short", "typed"]
+__all__ = ["Unfit", "is_plain", "settled", "typed"]
 
 # Exact types whose == agrees with `typed` for non-zero, non-NaN values.
-_PLAIN = frozenset(
-    {bool, int, str, bytes, type(None), type, types.FunctionType, type(len)}
-)
+_PLAIN = frozenset({bool, int, str, bytes, type(None), type(len)})
 _SCALARS = (str, bytes, int, enum.Enum, type(None), type)
 
 
@@ -32,10 +31,13 @@ class Unfit(Exception):
 
 
 def typed(value: Any) -> Any:
-    """Return a key that is equal for the same value of the same type only."""
-    value = plain_number(value)
+    """Return a key that is equal for the same value of the same type only.
+
+    Raises:
+        Unfit: the value, or a part of it, is an array, a tracer or unhashable.
+    """
     kind = type(value)
-    if kind in (float, complex):
+    if isinstance(value, float | complex | np.inexact):
         return kind, _float_key(value)
     if isinstance(value, _SCALARS):
         return kind, value
@@ -45,7 +47,7 @@ def typed(value: Any) -> Any:
         return kind, tuple(_at(f"[{i}]", part) for i, part in enumerate(value))
     if isinstance(value, frozenset):
         return kind, frozenset(map(typed, value))
-    if kind is functools.partial:
+    if isinstance(value, functools.partial):
         named = sorted(value.keywords.items())
         return (
             kind,
@@ -56,24 +58,13 @@ def typed(value: Any) -> Any:
     if kind is slice:  # hashable from Python 3.12 on only
         return kind, typed((value.start, value.stop, value.step))
     if _is_value_dataclass(value):
-        try:
-            names = [f.name for f in dataclasses.fields(value) if f.compare]
-            return kind, tuple(_at(f".{n}", getattr(value, n)) for n in names)
-        except Unfit:
-            if _is_hashable(value):  # by a __hash__ of its own
-                return kind, value
-            raise
-    if not _is_hashable(value):
-        raise Unfit(value)
-    return kind, value
-
-
-def _is_hashable(value: object) -> bool:
+        names = [f.name for f in dataclasses.fields(value) if f.compare]
+        return kind, tuple(_at(f".{n}", getattr(value, n, None)) for n in names)
     try:
         hash(value)
-    except TypeError:
-        return False
-    return True
+    except Exception:  # noqa: BLE001  # whatever a foreign __hash__ raises
+        raise Unfit(value) from None
+    return kind, value
 
 
 def _at(step: str, part: Any) -> Any:
@@ -84,39 +75,45 @@ def _at(step: str, part: Any) -> Any:
 
 
 def _is_value_dataclass(value: Any) -> bool:
-    """Return whether its == is the one that `dataclasses` writes, field by field."""
-    params = getattr(type(value), "__dataclass_params__", None)
-    return (
-        params is not None
-        and bool(params.eq and params.frozen)
-        and not hasattr(type(value), "__purestate_layout__")
-    )
+    """Return whether its == and hash are those that `dataclasses` writes."""
+    body = type(value).__dict__
+    params = body.get("__dataclass_params__")
+    if params is None or not (params.eq and params.frozen):
+        return False
+    written = (body.get(name) for name in ("__eq__", "__hash__"))
+    # The standard library compiles its methods from strings.
+    return all(_file(function) == "<string>" for function in written)
+
+
+def _file(function: object) -> str:
+    code = getattr(inspect.unwrap(function), "__code__", None)  # type: ignore[arg-type]
+    return getattr(code, "co_filename", "")
 
 
 def _float_key(value: Any) -> Any:
-    if isinstance(value, complex):
+    if isinstance(value, complex | np.complexfloating):
         return _float_key(value.real), _float_key(value.imag)
     return "nan" if math.isnan(value) else (value, math.copysign(1.0, value))
 
 
-def plain_number(value: Any) -> Any:
-    """Return numpy's integers and booleans as Python's; they count as the same."""
+def settled(value: Any) -> Any:
+    """Return numpy's integers and booleans as Python's, also in tuples."""
     if isinstance(value, np.integer):
         return int(value)
-    return bool(value) if isinstance(value, np.bool_) else value
+    if isinstance(value, np.bool_):
+        return bool(value)
+    if isinstance(value, tuple):
+        parts = [settled(part) for part in value]
+        if any(new is not old for new, old in zip(parts, value, strict=True)):
+            kind: Any = type(value)
+            return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
+    return value
 
 
 def is_plain(value: object) -> bool:
-    """Return whether `typed` agrees with type and `==` for the value."""
+    """Return whether `typed` agrees with type and `==`, and it can refer to nothing."""
     if type(value) is float:
         return value != 0.0 and value == value
+    if type(value) is types.FunctionType:
+        return not (value.__closure__ or value.__defaults__ or value.__kwdefaults__)
     return type(value) in _PLAIN
-
-
-def short(value: object, limit: int = 60) -> str:
-    """Return a value's repr, cut to `limit` characters; never raises."""
-    try:
-        text = repr(value)
-    except Exception:  # noqa: BLE001  # whatever a foreign object raises
-        text = f"<{type(value).__name__}>"
-    return text if len(text) <= limit else f"{text[: limit - 3]}..."

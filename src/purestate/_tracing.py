@@ -18,8 +18,8 @@ import jax
 from purestate._consumed import Path, inner_states
 from purestate._diff import Difference, diff
 from purestate._layout import LAYOUT
-from purestate._static import short
 from purestate.errors import LostUpdateWarning, RetraceWarning, StateDriftWarning
+from purestate.errors._base import short
 
 __all__ = ["Watch"]
 

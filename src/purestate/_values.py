@@ -52,11 +52,30 @@ def strong(layout: Layout, name: str, value: Any) -> Any:
     for dtype in _candidates(own, admitted):
         if _width(own) > _width(dtype):
             continue
-        try:
-            return jnp.asarray(value, jax.dtypes.canonicalize_dtype(dtype))
-        except OverflowError:
-            break
-    raise NumberError(layout.cls, name, value, " or ".join(admitted) or own.name)
+        actual = jax.dtypes.canonicalize_dtype(dtype)
+        if jnp.issubdtype(actual, jnp.integer):
+            limits: Any = _limits(actual)
+            if not limits.min <= value <= limits.max:
+                break
+        return jnp.asarray(value, actual)
+    raise NumberError(layout.cls, name, value, _described_dtypes(own, admitted))
+
+
+_limits: Any = jnp.iinfo  # untyped
+
+
+def _described_dtypes(own: Any, admitted: tuple[str, ...]) -> str:
+    if len(admitted) > 3:
+        kinds = {"u": "an unsigned", "i": "an integer", "f": "a floating-point"}
+        kinds |= {"b": "a floating-point", "c": "a complex"}
+        return f"{kinds.get(admitted[0][0], 'another')} dtype"
+    if admitted == ("prng_key",) or not admitted:
+        return admitted[0] if admitted else str(own.name)
+    actual = {n: jax.dtypes.canonicalize_dtype(jnp.dtype(n)).name for n in admitted}
+    off = "unless jax_enable_x64 is on"
+    return " or ".join(
+        n if n == actual[n] else f"{n} (which is {actual[n]} {off})" for n in admitted
+    )
 
 
 def _candidates(own: Any, admitted: tuple[str, ...]) -> list[Any]:
@@ -114,6 +133,8 @@ def fill_defaults(layout: Layout, values: dict[str, Any], where: str) -> None:
 def seal(self: Any, layout: Layout) -> None:
     """End an instance's construction: intern its static values, freeze it, check it."""
     values = self.__dict__
+    for name in layout.cached:
+        values.pop(name, None)  # computed before all fields had their final values
     for name in layout.arrays:
         if type(values[name]) in NUMBERS:
             values[name] = strong(layout, name, values[name])
@@ -135,14 +156,18 @@ def run_checks(self: Any, layout: Layout) -> None:
     """
     if not layout.checks or any(map(_is_abstract, jax.tree.leaves(self))):
         return
-    for base, check in layout.checks:
-        try:
-            result = check(self)
-        except Exception as error:
-            error.add_note(f"raised by {base.__name__}.__check__ for {pformat(self)}.")
-            raise
-        if result is not None and not result:
-            raise CheckError(layout.cls, base)
+    # All values are known, so jnp can compute with them even while jax traces.
+    with jax.ensure_compile_time_eval():
+        for base, check in layout.checks:
+            try:
+                result = check(self)
+                passed = result is None or bool(result)
+            except Exception as error:
+                name = base.__name__
+                error.add_note(f"raised by {name}.__check__ for {pformat(self)}.")
+                raise
+            if not passed:
+                raise CheckError(layout.cls, base)
 
 
 def _is_abstract(leaf: object) -> bool:
@@ -163,7 +188,8 @@ def check_strict(layout: Layout, old: dict[str, Any], new: dict[str, Any]) -> No
         before, was = jax.tree_util.tree_flatten_with_path(old[name])
         after, now = jax.tree_util.tree_flatten_with_path(new[name])
         if was != now:
-            raise StrictFieldError(layout.cls, name, str(was), str(now))
+            texts = pformat(old[name]), pformat(new[name])
+            raise StrictFieldError(layout.cls, name, *texts)
         for (path, a), (_, b) in zip(before, after, strict=True):
             if _described(a) != _described(b):
                 where = name + jax.tree_util.keystr(path)
@@ -171,10 +197,10 @@ def check_strict(layout: Layout, old: dict[str, Any], new: dict[str, Any]) -> No
 
 
 def _described(leaf: Any) -> str:
-    if type(leaf) in NUMBERS:
-        return type(leaf).__name__
-    struct: Any = jax.ShapeDtypeStruct  # untyped in some versions of jax
-    return pformat(struct(jnp.shape(leaf), jnp.asarray(leaf).dtype))
+    if hasattr(leaf, "dtype") and hasattr(leaf, "shape"):
+        struct: Any = jax.ShapeDtypeStruct  # untyped in some versions of jax
+        return pformat(struct(leaf.shape, leaf.dtype))
+    return type(leaf).__name__
 
 
 def explain(

@@ -7,6 +7,7 @@ __all__ = [
     "PurestateError",
     "PurestateWarning",
     "nearest",
+    "short",
 ]
 
 
@@ -21,6 +22,15 @@ class PurestateError(Exception):
 
 class PurestateWarning(UserWarning):
     """Base of every warning that purestate gives."""
+
+
+def short(value: object, limit: int = 60) -> str:
+    """Return a value's repr, cut to `limit` characters; never raises."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001  # whatever a foreign object raises
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def nearest(name: str, known: Iterable[str], kind: str = "fields") -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 import jax
 
 from purestate._compat import is_tracer
-from purestate.errors._base import PurestateError, nearest
+from purestate.errors._base import PurestateError, nearest, short
 
 __all__ = [
     "CheckError",
@@ -107,6 +107,13 @@ class UnsetFieldError(FieldError):
     def __init__(self, cls: type, names: Iterable[str], where: str) -> None:
         listed = tuple(names)
         some = "field" if len(listed) == 1 else "fields"
+        if not where:
+            super().__init__(
+                f"{cls.__name__} declares {', '.join(listed)} with init=False, and "
+                f"nothing sets it: give it a default, set it in __post_init__, or drop "
+                f"init=False."
+            )
+            return
         super().__init__(
             f"{cls.__name__}.{where} left {some} {', '.join(listed)} without a value: "
             f"assign `self.{listed[0]} = ...` in it, or give {listed[0]} a default."
@@ -129,8 +136,9 @@ class NumberError(PurestateError, TypeError):
 
     def __init__(self, cls: type, name: str, value: object, dtype: object) -> None:
         super().__init__(
-            f"{cls.__name__}.{name} holds {dtype} and {value!r} does not fit: pass an "
-            f"array, or change the dtype in the annotation or in ps.field(dtype=...)."
+            f"{cls.__name__}.{name} holds {dtype} and {short(value)} does not fit: "
+            f"pass an array, or change the dtype in the annotation or in "
+            f"ps.field(dtype=...)."
         )
 
 
@@ -160,6 +168,12 @@ class FrozenStateError(PurestateError, AttributeError):
     ) -> "FrozenStateError":
         """Return the error for `verb` ("assign", "delete") on attribute `name`."""
         known = tuple(known)
+        if name not in known and hasattr(owner, name):
+            return cls(
+                f"cannot {verb} {owner.__name__}.{name}, which is no field but an "
+                f"attribute of the class: a State is frozen. Return "
+                f"self.replace(field=...) with what it depends on."
+            )
         what = (
             f"cannot {verb} {owner.__name__}.{name}. Inside jit, grad, vmap and scan a "
             f"method works on a copy of its object, so the value would be lost, or "
@@ -239,14 +253,15 @@ class UnhashableStateError(PurestateError, TypeError):
             f"{cls.__name__} holds arrays and has no hash. Do not mark it static: "
             f"remove static_argnums/static_argnames for it and pass it as an ordinary "
             f"argument, jit traces a State's arrays and keys its cache on the static "
-            f"fields. To jit an instance that is itself callable: "
-            f"jax.jit(lambda s, *args: s(*args))."
+            f"fields. To jit an instance that is itself callable: ps.jit(state). As a "
+            f"key of a dict or of a cache use id(state), or its static fields."
         )
 
 
 def _static_advice(name: str, value: object) -> str:
     is_array = hasattr(value, "shape") and hasattr(value, "dtype")
-    if is_array or hasattr(type(value), "__purestate_layout__"):
+    is_node = not jax.tree_util.all_leaves([value])
+    if is_array or (is_node and not isinstance(value, list | dict | set | tuple)):
         return f"Make {name} an ordinary field: drop ps.static() from its declaration."
     containers: Mapping[type, str] = {
         list: "tuple(...)",
