@@ -245,7 +245,8 @@ def _rebuilt(node: Any, changes: dict[tuple[_Step, ...], Any]) -> Any:
         return node.replace(**new)  # the class may have one of its own
     kind: Any = type(node)
     if issubclass(kind, tuple) and hasattr(kind, "_replace"):
-        return kind._replace(node, **new)
+        named: Any = node
+        return named._replace(**new)
     if dataclasses.is_dataclass(kind):
         init = getattr(kind.__dict__.get("__init__"), "__code__", None)
         takes = {spec.name for spec in dataclasses.fields(kind) if spec.init}

@@ -161,7 +161,7 @@ def restarted(self: Any, layout: Layout, scope: dict[str, Any]) -> bool:
         layout: the record of the class.
         scope: the local variables of the generated `__init__` that called this.
     """
-    if current(layout.cls).size is not None:
+    if current(layout.cls).bare:
         return False  # a class that adds nothing to its bases
     unknown = scope.pop("_ps_unknown")
     given = {
@@ -228,6 +228,6 @@ def current(cls: type) -> Layout:
             f"bases does not call super().__init_subclass__(**kwargs)."
         )
     layout = layout_of(cls)
-    if layout.size is not None:
+    if layout.bare:
         layout.functions["refresh"](cls, False)
     return layout

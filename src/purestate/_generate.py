@@ -81,8 +81,7 @@ class _Body:
             # Fields may be called `type` or `KeyError`.
             "_ps_type": type,
             "_ps_locals": locals,
-            "_ps_KeyError": KeyError,
-            "_ps_TypeError": TypeError,
+            "_ps_Exception": Exception,
             "_ps_BaseException": BaseException,
             "_ps_cls": layout.cls,
             "_ps_set": object.__setattr__,
@@ -121,7 +120,7 @@ class _Body:
         initvars = "".join(f"{s.name}, " for s in ordered if is_initvar(s))
         lines = [
             # A class that cloudpickle has filled after it was made: see `_setup`.
-            "if _ps_layout.size is not None:",
+            "if _ps_layout.bare:",
             "    if _ps_restarted(_ps_self, _ps_layout, _ps_locals()): return",
             "_ps_dict = _ps_self.__dict__",
             "if _ps_unknown or _ps_dict:",
@@ -184,7 +183,7 @@ class _Body:
             lines += [
                 "try:",
                 f"    _ps_aux = _ps_interned[{key}]()",
-                "except (_ps_KeyError, _ps_TypeError):",
+                "except _ps_Exception:",
                 "    _ps_aux = None",
                 "if _ps_aux is None:",
                 f"    _ps_aux = _ps_intern({{{values}}})",

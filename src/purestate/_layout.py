@@ -81,7 +81,7 @@ class Layout:
             refer to an instance, which it must not keep alive from here.
         aux: the only `Aux` of a class without static fields.
         functions: the functions registered with jax, by name.
-        size: number of names in an empty class body, to notice one filled later.
+        bare: whether the class body was empty, and may yet be filled.
     """
 
     def __init__(self, cls: type) -> None:
@@ -103,7 +103,7 @@ class Layout:
         self.known: dict[int, list[weakref.ref[Aux]]] = {}
         self.aux = _intern(self, ())
         self.functions: dict[str, Any] = {}
-        self.size: int | None = None
+        self.bare = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         return layout_of, (self.cls,)

@@ -30,7 +30,7 @@ def register(layout: Layout) -> None:
         "_ps_refresh": layout.functions.get("refresh"),
     }
     namespace["_ps_keys"] = tuple(map(jax.tree_util.GetAttrKey, layout.data))
-    refresh = [] if layout.size is None else ["_ps_refresh(_ps_cls, True)"]
+    refresh = ["_ps_refresh(_ps_cls, True)"] if layout.bare else []
     flatten = define(
         cls, "flatten(_ps_self)", refresh + _flatten_lines(layout.data), namespace
     )

@@ -211,7 +211,7 @@ def _watch(layout: Layout) -> None:
     [1] cloudpickle, `_make_skeleton_class` and `_class_setstate`
     """
     layout.functions["refresh"] = _refresh
-    layout.size = len(layout.cls.__dict__)
+    layout.bare = True
 
 
 def _refresh(cls: type, in_use: bool) -> None:
@@ -223,17 +223,17 @@ def _refresh(cls: type, in_use: bool) -> None:
     """
     layout: Layout = cls.__dict__[LAYOUT]
     with _lock:
-        if layout.size is None:
+        if not layout.bare:
             return
-        if len(cls.__dict__) == layout.size:
+        if cls.__dict__[_FIELDS] is layout.specs:  # nobody assigned it
             if in_use:
-                layout.size = None
+                layout.bare = False
                 register(layout)
             return
         specs = {n: _revived(spec) for n, spec in cls.__dict__[_FIELDS].items()}
         annotated = own_annotations(cls)
         own = {name: spec for name, spec in specs.items() if name in annotated}
-        layout.size = None
+        layout.bare = False
         _build(layout, specs, own)
         register(layout)
 
