@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from purestate._diff import diff
-from purestate._layout import AUX, LAYOUT, layout_of
+from purestate._layout import AUX, LAYOUT, state_layout
 from purestate._paths import words
 from purestate._pytree import new_instance, sealed_aux
 from purestate.errors import FieldError, StackError
@@ -44,7 +44,7 @@ def prefix(state: _S, default: Any = None, /, **by_field: Any) -> _S:
     >>> ps.prefix(m, friction=0)
     Model(friction=0, mass=None)
     """
-    layout = layout_of(type(state))
+    layout = state_layout(state, "ps.prefix")
     for name in by_field:
         if name in layout.static:
             raise FieldError(
@@ -93,7 +93,16 @@ def stack(states: Sequence[_S], axis: int = 0) -> _S:
                 f"stack() cannot put State {i} with State 0, they differ in\n{listed}\n"
                 f"States in a batch share everything but their numbers."
             )
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves, axis), *states)  # type: ignore[no-any-return]
+    root = _root(first)
+
+    def join(path: Any, *leaves: Any) -> Any:
+        try:
+            return jnp.stack(leaves, axis)
+        except Exception as error:
+            error.add_note(f"raised by stack() at {words(path, root)}.")
+            raise
+
+    return jax.tree_util.tree_map_with_path(join, *states)  # type: ignore[no-any-return]
 
 
 def unstack(state: _S, axis: int = 0) -> list[_S]:
@@ -112,7 +121,7 @@ def unstack(state: _S, axis: int = 0) -> list[_S]:
     >>> [int(p.x) for p in ps.unstack(P(x=jnp.arange(3)))]
     [0, 1, 2]
     """
-    root = type(state).__name__ if LAYOUT in type(state).__dict__ else ""
+    root = _root(state)
     sizes: dict[Any, str] = {}
     for path, leaf in jax.tree.leaves_with_path(state):
         shape = jnp.shape(leaf)
@@ -134,3 +143,7 @@ def unstack(state: _S, axis: int = 0) -> list[_S]:
     return [
         jax.tree.unflatten(structure, [row[i] for row in rows]) for i in range(size)
     ]
+
+
+def _root(tree: Any) -> str:
+    return type(tree).__name__ if LAYOUT in type(tree).__dict__ else ""

@@ -33,14 +33,11 @@ def consume(state: Any, function: str, inner: Iterable[Path]) -> None:
         function: the name of the function that it was donated to.
         inner: where in it other States may be, as `inner_states` finds them.
     """
-    donated = type(state)
-    if LAYOUT not in donated.__dict__ or not _is_donated(state):
-        return
-    for path in inner:
-        part = _follow(state, path)
-        if LAYOUT in type(part).__dict__:
-            _mark(part, donated, function)
-    _mark(state, donated, function)
+    parts = [*(_follow(state, path) for path in inner), state]
+    states = {id(part): part for part in parts if LAYOUT in type(part).__dict__}
+    donated = [part for part in states.values() if _is_donated(part)]
+    for part in donated:
+        _mark(part, type(state), function)
 
 
 def inner_states(state: Any) -> Iterator[Path]:
@@ -115,9 +112,6 @@ class Consumed:
     def __hash__(self) -> NoReturn:
         _refuse(self)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        _refuse(self)
-
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         _refuse(self)
 
@@ -128,8 +122,17 @@ class Consumed:
         _refuse(self)
 
 
-def _refuse(self: Any) -> NoReturn:
+def _refuse(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
     raise ConsumedStateError(*_get(self, "__dict__")[_WHO])
+
+
+# What Python looks up on the class, for instances that had it.
+_SPECIAL = """
+call getitem len iter contains bool enter exit lt le gt ge neg pos abs int float
+add radd sub rsub mul rmul truediv rtruediv matmul rmatmul pow rpow mod rmod
+"""
+for _name in _SPECIAL.split():
+    setattr(Consumed, f"__{_name}__", _refuse)
 
 
 def _flatten(self: Any) -> NoReturn:
@@ -146,7 +149,7 @@ def _is_donated(state: Any) -> bool:
     """Return whether a buffer is gone; the first array nearly always answers."""
     for leaf in state.__dict__.values():
         is_deleted = getattr(type(leaf), "is_deleted", None)
-        if is_deleted is None:  # a tracer's class has none
+        if is_deleted is None or is_tracer(leaf):
             break
         if is_deleted(leaf):
             return True
@@ -156,4 +159,4 @@ def _is_donated(state: Any) -> bool:
 
 def was_deleted(leaf: Any) -> bool:
     """Return whether a leaf is an array whose buffer is gone."""
-    return bool(getattr(leaf, "is_deleted", bool)())
+    return not is_tracer(leaf) and bool(getattr(leaf, "is_deleted", bool)())

@@ -4,11 +4,13 @@ Everything here runs in an `except`. An exception keeps its type and its text; h
 comes as a note below it.
 """
 
+import re
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import jax
+import numpy as np
 
 from purestate._compat import is_tracer
 from purestate._consumed import was_deleted
@@ -18,7 +20,11 @@ from purestate.errors import SharedBufferWarning
 
 __all__ = ["explain", "without_shared_buffers"]
 
-_DONATING_TWICE = ("donate the same buffer twice", "donate a buffer that is also used")
+_DONATING_TWICE = (
+    "donate the same buffer twice",
+    "donate a buffer that is also used",
+    "previously donated in the same call",
+)
 
 
 def explain(
@@ -77,7 +83,7 @@ def _notes(
         for place, leaf in leaves:
             if not _is_traceable(leaf):
                 kind = type(leaf).__name__
-                field = place.rpartition(".")[2]
+                field = re.sub(r"(\[[^\]]*\])*$", "", place).rpartition(".")[2]
                 advice = (
                     f"declare it static, `{field}: ... = ps.static()`, if it is "
                     f"configuration"
@@ -99,20 +105,24 @@ def _leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str
 
 
 def _place(path: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return a leaf's place, from its class if a State holds it."""
+    """Return a leaf's place, from its class if one State in the call has it."""
     which, key, *rest = path
     if which.idx == 0:
         argument, root = args[key.idx], f"argument {key.idx}"
     else:
         argument, root = kwargs[key.key], f"argument {key.key!r}"
-    if LAYOUT in type(argument).__dict__:
-        root = type(argument).__name__
+    cls = type(argument)
+    if LAYOUT in cls.__dict__:
+        others = [type(other) for other in (*args, *kwargs.values())]
+        alone = others.count(cls) == 1
+        root = cls.__name__ if alone else f"{root}, {cls.__name__}"
     return words(rest, root)
 
 
 def _is_traceable(leaf: Any) -> bool:
     numbers = (bool, int, float, complex)
-    return isinstance(leaf, numbers) or hasattr(leaf, "dtype")
+    is_array = hasattr(leaf, "dtype") and not isinstance(leaf, type | np.dtype)
+    return isinstance(leaf, numbers) or is_array
 
 
 def _buffer(leaf: Any) -> Any:

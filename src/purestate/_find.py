@@ -1,12 +1,15 @@
 """Where tracers hide: a search through any object, for when one has leaked."""
 
-import dataclasses
 import functools
 import types
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from purestate._compat import is_tracer
+from purestate.errors._base import short
 
 __all__ = ["find_tracers"]
 
@@ -46,12 +49,14 @@ _ATOMS = (str, bytes, int, float, complex, type(None))
 
 
 def _parts(value: Any, outermost: bool) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        yield from ((f"[{key!r}]", part) for key, part in value.items())
-        return
-    if isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, dict | types.MappingProxyType):
+        yield from ((f"[{short(key)}]", part) for key, part in list(value.items()))
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        indices = np.ndindex(value.shape)
+        yield from ((f"[{', '.join(map(str, i))}]", value[i]) for i in indices)
+    if isinstance(value, list | tuple | set | frozenset | deque):
         yield from ((f"[{i}]", part) for i, part in enumerate(value))
-        if not hasattr(value, "__dict__"):
+        if not hasattr(type(value), "__dict__"):
             return
     if isinstance(value, types.FunctionType):
         yield from _of_function(value)
@@ -77,7 +82,10 @@ def _parts(value: Any, outermost: bool) -> Iterator[tuple[str, Any]]:
 
 
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
-    held = getattr(value, "__dict__", None)
+    try:
+        held = value.__dict__
+    except Exception:  # noqa: BLE001  # whatever a foreign object raises
+        held = None
     if isinstance(held, dict | types.MappingProxyType):
         for name, part in list(held.items()):
             if not (name.startswith("__") and name.endswith("__")):
@@ -85,8 +93,11 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
     for base in type(value).__mro__:
         slots = base.__dict__.get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
-            part = getattr(value, name, dataclasses.MISSING)
-            if part is not dataclasses.MISSING and not name.startswith("__"):
+            try:
+                part = getattr(value, name)
+            except Exception:  # noqa: BLE001  # unset, or not to be read
+                continue
+            if not name.startswith("__"):
                 yield f".{name}", part
 
 

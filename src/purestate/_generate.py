@@ -229,7 +229,8 @@ def make_replace(layout: Layout) -> Callable[..., Any] | None:
         layout.cls,
         "replace(_ps_self, /, **_ps_changes)",
         [
-            f"if {AUX!r} not in _ps_self.__dict__ or _ps_changes.keys() - _ps_plain:",
+            f"_ps_is_plain = {AUX!r} in _ps_self.__dict__",
+            "if not _ps_is_plain or not _ps_changes.keys() <= _ps_plain:",
             "    return _ps_replaced(_ps_self, _ps_changes)",
             *(numbers if layout.arrays else []),
             "_ps_made = _ps_new(_ps_cls)",

@@ -4,9 +4,11 @@ A warm call is one Python function around jax's own: what is added runs while ja
 traces, in `except`, or on an instance that was donated and is dead.
 """
 
+import contextlib
 import functools
 import inspect
 import types
+import typing
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, overload
 
@@ -21,7 +23,8 @@ from purestate.errors._base import nearest
 
 __all__ = ["jit"]
 
-_JITTED = "__purestate_jitted__"
+_JITTED = "__purestate_jitted__"  # on a function that ps.jit returned: itself
+_COMPILED = "__purestate_compiled__"  # on a method: itself, and what it was jitted to
 _DEFAULTS: dict[str, Any] = {"donate": False, "static_argnames": ()}
 _F = TypeVar("_F", bound=Callable[..., Any])
 _D = TypeVar(
@@ -102,8 +105,10 @@ def jit(
     settings = {"donate": donate, "static_argnames": tuple(static_argnames), **options}
     if fn is None:
         return functools.partial(jit, **settings)
-    if isinstance(fn, staticmethod | classmethod):
-        return type(fn)(jit(fn.__func__, **settings))
+    if isinstance(fn, staticmethod):
+        return staticmethod(jit(fn.__func__, **settings))
+    if isinstance(fn, classmethod):
+        return classmethod(_compiled(fn.__func__, of_class=True, **settings))
     if isinstance(fn, property):
         getter: Any = fn.fget
         return property(jit(getter, **settings), fn.fset, fn.fdel, fn.__doc__)
@@ -121,13 +126,31 @@ def jit(
 
 def _bound(state: Any, function: Any, settings: dict[str, Any]) -> Any:
     """Return a method jitted once for all instances, bound to one of them."""
-    if hasattr(function, _JITTED) and settings == _DEFAULTS:
-        return types.MethodType(function, state)
-    kept = getattr(function, "__dict__", {}).setdefault("__purestate_compiled__", {})
+    made = _for_all_instances(function, settings)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return made(state, *args, **kwargs)
+
+    bound: Any = functools.wraps(types.MethodType(function, state), updated=())(call)
+    for method in ("lower", "trace", "eval_shape"):
+        setattr(bound, method, functools.partial(getattr(made, method), state))
+    bound.clear_cache = made.clear_cache
+    return bound
+
+
+def _for_all_instances(function: Any, settings: dict[str, Any]) -> Any:
+    # `functools.wraps` copies attributes: each tells which function it is about.
+    if getattr(function, _JITTED, None) is function and settings == _DEFAULTS:
+        return function
+    owner, kept = getattr(function, _COMPILED, (None, {}))
+    if owner is not function:
+        kept = {}
+        with contextlib.suppress(AttributeError):  # some callables hold no attributes
+            setattr(function, _COMPILED, (function, kept))
     key = repr(sorted(settings.items()))
     if key not in kept:
         kept[key] = _compiled(function, **settings)
-    return types.MethodType(kept[key], state)
+    return kept[key]
 
 
 def _compiled(
@@ -135,26 +158,38 @@ def _compiled(
     *,
     donate: bool | str | Iterable[str],
     static_argnames: tuple[str, ...],
+    of_class: bool = False,
     **options: Any,
 ) -> Callable[..., Any]:
     name = getattr(fn, "__qualname__", type(fn).__name__).rpartition("<locals>.")[2]
     parameters = _parameters(fn)
-    donated = _donated(name, parameters, donate)
-    static = _static(name, parameters, static_argnames, options)
+    order = list(parameters)
+    of_class = of_class or _takes_class(parameters)
+    donated = _donated(name, parameters, donate, int(of_class))
+    static = _static(name, fn, parameters, static_argnames, options)
+    if of_class and order:
+        static = (*order[:1], *static)
     if static:
         options["static_argnames"] = static
-    if donate is True:
-        options["donate_argnums"] = 0
-    elif donated:
-        options["donate_argnames"] = tuple(place.name for place in donated)
+    _add_donated(options, donated)
+    # What jax does not trace is not looked at when something goes wrong.
+    numbers = _many(options.get("static_argnums"))
+    fixed = {*static, *(order[n] for n in numbers if n < len(order))}
     watch = Watch(fn, name, donated)
     jitted: Any = jax.jit(watch.wrapped(), **options)
+
+    def traced(args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        named = dict(enumerate(order))
+        return (
+            tuple(None if named.get(i) in fixed else a for i, a in enumerate(args)),
+            {key: None if key in fixed else value for key, value in kwargs.items()},
+        )
 
     def plain(*args: Any, **kwargs: Any) -> Any:
         try:
             return jitted(*args, **kwargs)
         except Exception as error:
-            explain(error, name, args, kwargs)
+            explain(error, name, *traced(args, kwargs))
             raise
 
     def donating(*args: Any, **kwargs: Any) -> Any:
@@ -163,7 +198,7 @@ def _compiled(
         except Exception as error:
             separate = without_shared_buffers(error, name, args, kwargs)
             if separate is None:
-                explain(error, name, args, kwargs)
+                explain(error, name, *traced(args, kwargs))
                 raise
             out = jitted(*separate[0], **separate[1])
         for place in donated:
@@ -173,8 +208,33 @@ def _compiled(
     call: Any = functools.wraps(fn)(donating if donated else plain)
     for method in ("lower", "trace", "eval_shape", "clear_cache"):
         setattr(call, method, getattr(jitted, method))
-    setattr(call, _JITTED, True)
+    setattr(call, _JITTED, call)
     return call  # type: ignore[no-any-return]
+
+
+def _many(numbers: int | Iterable[int] | None) -> tuple[int, ...]:
+    return (numbers,) if isinstance(numbers, int) else tuple(numbers or ())
+
+
+def _takes_class(parameters: dict[str, inspect.Parameter]) -> bool:
+    """Return whether the first parameter is the class of a class method."""
+    first = next(iter(parameters.values()), None)
+    return first is not None and first.name == "cls" and first.annotation is first.empty
+
+
+def _add_donated(options: dict[str, Any], donated: tuple[Place, ...]) -> None:
+    """Add to jax's options what is donated, beside what they may name themselves."""
+    numbers = [p.position for p in donated if p.position is not None and not p.by_name]
+    names = [p.name for p in donated if p.by_name]
+    if numbers:
+        options["donate_argnums"] = (
+            *numbers,
+            *_many(options.get("donate_argnums")),
+        )
+    if names:
+        given = options.get("donate_argnames") or ()
+        given = (given,) if isinstance(given, str) else tuple(given)
+        options["donate_argnames"] = (*names, *given)
 
 
 def _parameters(fn: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -188,10 +248,17 @@ def _donated(
     name: str,
     parameters: dict[str, inspect.Parameter],
     donate: bool | str | Iterable[str],
+    first: int,
 ) -> tuple[Place, ...]:
     order = list(parameters)
-    if isinstance(donate, bool):
-        return (Place(0, order[0] if order else ""),) if donate else ()
+    keyword_only = inspect.Parameter.KEYWORD_ONLY
+    if donate is False:
+        return ()
+    if donate is True:
+        chosen = order[first] if first < len(order) else ""
+        if chosen and parameters[chosen].kind is keyword_only:
+            return (Place(None, chosen, True),)
+        return (Place(first, chosen, False),)
     names = (donate,) if isinstance(donate, str) else tuple(donate)
     for chosen in names:
         if chosen not in order:
@@ -200,36 +267,41 @@ def _donated(
                 f"name; {nearest(chosen, order, 'parameters')} Fields cannot be "
                 f"donated one by one."
             )
-    keyword_only = inspect.Parameter.KEYWORD_ONLY
     return tuple(
-        Place(None if parameters[n].kind is keyword_only else order.index(n), n)
+        Place(None if parameters[n].kind is keyword_only else order.index(n), n, True)
         for n in names
     )
 
 
 def _static(
     name: str,
+    fn: Callable[..., Any],
     parameters: dict[str, inspect.Parameter],
     static_argnames: tuple[str, ...],
     options: dict[str, Any],
 ) -> tuple[str, ...]:
-    """Return the static parameters by name; the class of a class method is one.
+    """Return the static parameters by name.
 
     Raises:
         JitDeclarationError: a State would be static.
     """
     order = list(parameters)
-    numbers = options.get("static_argnums", ())
-    numbers = (numbers,) if isinstance(numbers, int) else numbers or ()
+    numbers = _many(options.get("static_argnums"))
     by_number = [order[n] for n in numbers if -len(order) <= n < len(order)]
     for chosen in (*static_argnames, *by_number):
         kind = parameters[chosen].annotation if chosen in parameters else None
-        if chosen == "self" or LAYOUT in getattr(kind, "__dict__", {}):
+        if chosen == "self" or _mentions_state(kind, fn):
             raise JitDeclarationError(
                 f"ps.jit({name}) would make {chosen} static: jit would then compile "
                 f"its arrays into the program and return stale results. Leave it out: "
                 f"a State is traced, and its ps.static() fields are static already."
             )
-    if order[:1] == ["cls"] and parameters["cls"].annotation is inspect.Parameter.empty:
-        return ("cls", *static_argnames)
     return static_argnames
+
+
+def _mentions_state(annotation: Any, fn: Callable[..., Any]) -> bool:
+    if isinstance(annotation, str):
+        annotation = getattr(fn, "__globals__", {}).get(annotation)
+    if LAYOUT in getattr(annotation, "__dict__", {}):
+        return True
+    return any(_mentions_state(part, fn) for part in typing.get_args(annotation))

@@ -12,10 +12,19 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from purestate._static import Unfit, is_plain, settled, typed
-from purestate.errors import StaticFieldError
+from purestate.errors import FieldError, StaticFieldError
 from purestate.errors._base import short
 
-__all__ = ["AUX", "DRAFT", "FAILED", "LAYOUT", "Aux", "Layout", "layout_of"]
+__all__ = [
+    "AUX",
+    "DRAFT",
+    "FAILED",
+    "LAYOUT",
+    "Aux",
+    "Layout",
+    "layout_of",
+    "state_layout",
+]
 
 AUX = "__purestate_aux__"  # in an instance's __dict__: present once it is sealed
 DRAFT = "__purestate_draft__"  # likewise: a draft, with its block and its source
@@ -151,6 +160,21 @@ def layout_of(cls: type) -> Layout:
         KeyError: a subclass whose `__init_subclass__` did not call `super()`'s.
     """
     return cls.__dict__[LAYOUT]  # type: ignore[no-any-return]
+
+
+def state_layout(state: Any, caller: str) -> Layout:
+    """Return the record of a State's class, for functions that take nothing else.
+
+    Raises:
+        FieldError: something else was given to `caller`.
+    """
+    cls = type(state)
+    if LAYOUT in cls.__dict__:
+        return layout_of(cls)
+    getattr(state, "replace", None)  # a donated State explains itself
+    raise FieldError(
+        f"{caller} takes a State, and got an object of type {cls.__name__}."
+    )
 
 
 def _intern(layout: Layout, values: tuple[Any, ...]) -> Aux:

@@ -75,7 +75,7 @@ class _Custom:
         try:
             return self._known(value)
         except Exception:  # noqa: BLE001  # whatever a foreign object raises
-            return wl.TextDoc(f"<{type(value).__name__}>")
+            return wl.TextDoc(_own_repr(value))
         finally:
             self.within.discard(id(value))
 

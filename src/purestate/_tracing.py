@@ -33,11 +33,13 @@ class Place:
     Attributes:
         position: where it stands in a call, None for a keyword-only parameter.
         name: its name, empty if the function has no signature.
+        by_name: whether it was named, and did not just come first.
         inner: where States have been in it, deepest first, as far as it was traced.
     """
 
     position: int | None
     name: str
+    by_name: bool
     inner: tuple[Path, ...] = ()
 
     def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -98,21 +100,22 @@ class Watch:
 
     def _compare(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         given = args[0] if args else None
-        if LAYOUT not in type(given).__dict__:
-            return
         cls = type(given)
         first = out[0] if isinstance(out, tuple | list) and out else out
-        if type(first) is cls:
+        if LAYOUT in cls.__dict__ and type(first) is cls:
             changes = diff(given, first)
-            if changes:
+            if changes and not all(map(_is_cut_by_gradient, changes)):
                 _warn(StateDriftWarning(cls, self.name, str(changes)))
-        elif any(place.position == 0 for place in self.donated) and not _holds(
-            out, cls
-        ):
-            _warn(LostUpdateWarning(cls, self.name))
+        for place in self.donated:
+            donated = type(place.read(args, kwargs))
+            if LAYOUT in donated.__dict__ and not _holds(out, donated):
+                _warn(LostUpdateWarning(donated, self.name))
 
-    def _donates_first(self) -> bool:
-        return any(place.position == 0 for place in self.donated)
+
+def _is_cut_by_gradient(change: Difference) -> bool:
+    """Return whether a leaf without a gradient became None, as `ps.grad` returns it."""
+    has_none = change.before.startswith(("i", "u", "bool", "key"))
+    return change.kind == "class" and change.after == "NoneType" and has_none
 
 
 def _holds(out: Any, cls: type) -> bool:
@@ -122,15 +125,17 @@ def _holds(out: Any, cls: type) -> bool:
 
 def _abstract(leaf: Any) -> Any:
     """Return a leaf's type, so that no array and no tracer is kept."""
-    if not hasattr(leaf, "dtype"):
-        return _Static(short(leaf))  # only a static argument reaches a trace as it is
+    if not hasattr(leaf, "dtype") or isinstance(leaf, type):
+        return _Static(leaf)  # only a static argument reaches a trace as it is
     weak = bool(getattr(leaf, "weak_type", False))
-    struct: Any = jax.ShapeDtypeStruct  # untyped in some versions of jax
-    return struct(leaf.shape, leaf.dtype, weak_type=weak)
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=weak)
 
 
-class _Static(str):
-    """A static argument's value, as text."""
+class _Static:
+    """What is remembered of a static argument: its text, and what tells it apart."""
+
+    def __init__(self, value: Any) -> None:
+        self.text, self.key = short(value), (type(value), hash(value))
 
 
 def _named(old: Any, new: Any) -> list[Difference]:
@@ -141,12 +146,12 @@ def _named(old: Any, new: Any) -> list[Difference]:
     before, after = map(_arguments, (old, new))
     for name in {**before, **after}:
         a, b = before.get(name), after.get(name)
-        found += (_placed(f"argument {name}", change) for change in diff(a, b))
+        found += (_placed(name, change) for change in diff(a, b))
         pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=False)
         found += (
-            Difference(f"argument {name}", "static value", x, y)
+            Difference(f"argument {name}", "static value", x.text, y.text)
             for x, y in pairs
-            if type(x) is type(y) is _Static and x != y
+            if type(x) is type(y) is _Static and x.key != y.key
         )
     return found
 
@@ -155,9 +160,11 @@ def _arguments(call: tuple[tuple[Any, ...], dict[str, Any]]) -> dict[str, Any]:
     return {str(i): arg for i, arg in enumerate(call[0])} | call[1]
 
 
-def _placed(argument: str, change: Difference) -> Difference:
+def _placed(name: str, change: Difference) -> Difference:
     bare = not change.path or change.path.startswith(("[", "."))
-    path = f"{argument}{change.path}" if bare else change.path
+    if name == "0" and not bare:
+        return change
+    path = f"argument {name}{'' if bare else ', '}{change.path}"
     return dataclasses.replace(change, path=path)
 
 

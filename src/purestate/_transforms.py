@@ -13,10 +13,11 @@ import jax
 import jax.numpy as jnp
 
 from purestate._at import places
-from purestate._layout import LAYOUT, layout_of
+from purestate._layout import LAYOUT, state_layout
 from purestate._paths import words
 from purestate._pytree import new_instance
 from purestate._repr import pformat
+from purestate._values import NUMBERS
 from purestate.errors import BatchAxisError, FieldError, NothingToDifferentiateError
 
 __all__ = ["grad", "value_and_grad", "vmap"]
@@ -39,7 +40,7 @@ def grad(
         wrt: what to differentiate: None for every floating-point leaf, names of fields,
             or a selector such as `lambda s: s.params`, whose part alone is returned.
         has_aux: whether `fn` returns a pair.
-        **options: `argnums` (one), `holomorphic` as in `jax.grad`.
+        **options: `argnums` and `holomorphic`, as in `jax.grad`.
 
     Returns:
         A function that returns the gradient, of the argument's class, with None in
@@ -58,7 +59,7 @@ def grad(
     """
     both = value_and_grad(fn, wrt, has_aux, **options)
 
-    @functools.wraps(fn)
+    @functools.wraps(fn, updated=())
     def gradient(*args: Any, **kwargs: Any) -> Any:
         value, found = both(*args, **kwargs)
         return (found, value[1]) if has_aux else found
@@ -71,7 +72,7 @@ def value_and_grad(
     wrt: _Wrt = None,
     has_aux: bool = False,
     *,
-    argnums: int = 0,
+    argnums: int | tuple[int, ...] = 0,
     holomorphic: bool = False,
 ) -> Callable[..., tuple[Any, Any]]:
     """Return a function that computes the value of `fn` and its gradient.
@@ -80,7 +81,8 @@ def value_and_grad(
         fn: as in `grad`.
         wrt: as in `grad`.
         has_aux: whether `fn` returns a pair.
-        argnums: which positional argument to differentiate with respect to.
+        argnums: which positional argument to differentiate with respect to; a tuple
+            gives a tuple of gradients.
         holomorphic: differentiate complex leaves too, as in `jax.grad`.
 
     Returns:
@@ -98,36 +100,49 @@ def value_and_grad(
     Net(w=f32[], b=None)
     """
     wanted = jnp.inexact if holomorphic else jnp.floating
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    if wrt is not None and not callable(wrt) and not isinstance(wrt, str):
+        wrt = tuple(wrt)
 
-    @functools.wraps(fn)
+    @functools.wraps(fn, updated=())
     def both(*args: Any, **kwargs: Any) -> Any:
-        given = args[argnums]
+        if not all(-len(args) <= n < len(args) for n in numbers):
+            raise TypeError(
+                f"the gradient of {_name(fn)} is with respect to positional argument "
+                f"{argnums}, and it was called with {len(args)} positional arguments."
+            )
+        given = [args[n] for n in numbers]
         leaves, structure = jax.tree.flatten(given)
-        part = _selected(
-            given,
-            jax.tree.unflatten(structure, map(_Index, range(len(leaves)))),
-            wrt,
-        )
+        numbered = structure.unflatten(map(_Index, range(len(leaves))))
+        part = [_selected(a, b, wrt) for a, b in zip(given, numbered, strict=True)]
         chosen = [
             int(i)
             for i in jax.tree.leaves(part)
             if type(i) is _Index and _is_a(leaves[i], wanted)
         ]
         if not chosen:
-            raise NothingToDifferentiateError(_named(given), pformat(given))
+            shown = ", ".join(map(pformat, given))
+            raise NothingToDifferentiateError(_named(given[0]), shown)
 
         def of_chosen(values: list[Any]) -> Any:
             changed = list(leaves)
             for i, value in zip(chosen, values, strict=True):
                 changed[i] = value
-            argument = jax.tree.unflatten(structure, changed)
-            return fn(*args[:argnums], argument, *args[argnums + 1 :], **kwargs)
+            positional = list(args)
+            for n, one in zip(
+                numbers, jax.tree.unflatten(structure, changed), strict=True
+            ):
+                positional[n] = one
+            return fn(*positional, **kwargs)
 
         value, found = jax.value_and_grad(
             of_chosen, has_aux=has_aux, holomorphic=holomorphic
         )([leaves[i] for i in chosen])
         by_index = dict(zip(chosen, found, strict=True))
-        return value, jax.tree.map(by_index.get, part)
+        gradients = jax.tree.map(
+            lambda i: by_index.get(i) if type(i) is _Index else None, part
+        )
+        return value, tuple(gradients) if numbers is argnums else gradients[0]
 
     return both
 
@@ -157,13 +172,17 @@ def vmap(
     """
     mapped = jax.vmap(fn, in_axes, out_axes, **options)
 
-    @functools.wraps(fn)
+    @functools.wraps(fn, updated=())
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         try:
             return mapped(*args, **kwargs)
         except ValueError as error:
-            sizes = _sizes(args, kwargs, in_axes)
-            if len({size for _, size in sizes}) > 1:
+            try:
+                sizes = _sizes(args, kwargs, in_axes)
+            except Exception:  # noqa: BLE001  # axes that do not fit: jax says it best
+                sizes = []
+            found = {size for _, size in sizes}
+            if len(found) > 1 or any(isinstance(size, str) for size in found):
                 raise BatchAxisError(_name(fn), sizes) from error
             raise
 
@@ -176,6 +195,8 @@ def _sizes(
     """Return the mapped leaves by place, with the size of their axis or their shape."""
     if isinstance(in_axes, int) or in_axes is None:
         in_axes = (in_axes,) * len(args)
+    if len(in_axes) != len(args):
+        return []
     found = []
     for i, (arg, axes) in enumerate(zip(args, in_axes, strict=False)):
         found += _leaf_axes(arg, axes, _named(arg) or f"argument {i}")
@@ -192,19 +213,15 @@ def _sizes(
 
 
 def _leaf_axes(arg: Any, axes: Any, root: str) -> list[tuple[str, Any, int]]:
-    def is_none(axis: object) -> bool:
-        return axis is None
-
-    full = jax.tree.map(
-        lambda axis, below: jax.tree.map(lambda _: axis, below),
-        axes,
-        arg,
-        is_leaf=is_none,
+    each, structure = jax.tree_util.tree_flatten_with_path(
+        axes, is_leaf=lambda axis: axis is None
     )
-    each = jax.tree.leaves(full, is_leaf=is_none)
-    rows = zip(jax.tree.leaves_with_path(arg), each, strict=True)
+    parts = structure.flatten_up_to(arg)
     return [
-        (words(path, root), leaf, ax) for (path, leaf), ax in rows if ax is not None
+        (words((*path, *rest), root), leaf, axis)
+        for (path, axis), part in zip(each, parts, strict=True)
+        if axis is not None
+        for rest, leaf in jax.tree.leaves_with_path(part)
     ]
 
 
@@ -221,8 +238,20 @@ def _selected(given: Any, numbered: Any, wrt: _Wrt) -> Any:
         parts = [_follow(numbered, path) for path in paths]
         return tuple(parts) if many else parts[0]
     names = (wrt,) if isinstance(wrt, str) else tuple(wrt)
-    layout = layout_of(type(given))
+    layout = state_layout(given, f"wrt={wrt!r}")
     for name in names:
+        if name in layout.static:
+            raise FieldError(
+                f"{layout.cls.__name__}.{name} is static, so it has no gradient; "
+                f"differentiate with respect to {', '.join(layout.data)}."
+            )
+        if name not in layout.data and isinstance(
+            getattr(layout.cls, name, None), property
+        ):
+            raise FieldError(
+                f"{layout.cls.__name__}.{name} is a property and no field: write "
+                f"wrt=lambda s: s.{name}, if it leads to one."
+            )
         if name not in layout.data:
             raise FieldError.unknown(layout.cls, name, layout.data)
     rest = {name: None for name in layout.data if name not in names}
@@ -236,6 +265,8 @@ def _follow(tree: Any, path: tuple[tuple[str, Any], ...]) -> Any:
 
 
 def _is_a(leaf: Any, kind: Any) -> bool:
+    if isinstance(leaf, type) or not (hasattr(leaf, "dtype") or type(leaf) in NUMBERS):
+        return False  # a function, a string: passed through
     return jnp.issubdtype(jax.dtypes.result_type(leaf), kind)
 
 
