@@ -59,6 +59,9 @@ class Purestate(Library):
         body |= {name: ps.static() for name in static}
         return type(name, (ps.State,), body)
 
+    def set_inner(self, state, value):
+        return state.at(lambda s: s.inner.x).set(value)
+
     def replace(self, state, **changes):
         return state.replace(**changes)
 

@@ -10,7 +10,6 @@ new values can be written in their place. The curves and some misread digits end
 import argparse
 import contextlib
 import dataclasses
-import functools
 import os
 import pathlib
 import sys
@@ -104,7 +103,7 @@ class TrainState(ps.State):
         # optimizer itself holds functions, which differ each time that it is made.
         return optax.adamw(optax.cosine_decay_schedule(self.rate, self.total))
 
-    @functools.partial(jax.jit, donate_argnums=0)
+    @ps.jit(donate=True)
     def epoch(self, images, labels):
         """Return the state after one pass over shuffled batches, and their metrics."""
         key, order_key = jax.random.split(self.key)
