@@ -350,7 +350,9 @@ def test_enums_are_refused():
         class Odd(ps.State, enum.Enum): ...
 
 
-@pytest.mark.parametrize("check", [None, classmethod(lambda cls: None)], ids=str)
+@pytest.mark.parametrize(
+    "check", [None, classmethod(lambda cls: None)], ids=["None", "classmethod"]
+)
 def test_a_check_that_is_no_method_is_refused(check):
     with pytest.raises(
         DeclarationError, match=r"^Odd\.__check__ must be a method, `def __"
