@@ -1,19 +1,13 @@
-"""One record of facts per class, and one shared object per set of static values.
-
-jit compares the static values of a State at every call. They are therefore interned:
-equal values are the same `Aux` object, so that the comparison is one of identity.
-"""
+"""One record of facts per State class, computed once and asked by everything else."""
 
 import dataclasses
-import functools
-import threading
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from purestate._static import Unfit, is_plain, settled, typed
+from purestate._interning import Aux, Interned, interned_aux
+from purestate._static import Unfit, settled, typed
 from purestate.errors import FieldError, StaticFieldError
-from purestate.errors._base import short
 
 __all__ = [
     "AUX",
@@ -30,43 +24,6 @@ AUX = "__purestate_aux__"  # in an instance's __dict__: present once it is seale
 DRAFT = "__purestate_draft__"  # likewise: a draft, with its block and its source
 FAILED = "__purestate_failed__"  # likewise: its constructor raised
 LAYOUT = "__purestate_layout__"  # on the class
-
-_lock = threading.RLock()
-
-
-class Aux:
-    """The static values of a State: jax's auxiliary data, compared by identity."""
-
-    __slots__ = ("__weakref__", "key", "layout", "values")
-
-    def __init__(
-        self, layout: "Layout", values: tuple[Any, ...], key: tuple[Any, ...]
-    ) -> None:
-        self.layout, self.values, self.key = layout, values, key
-
-    def __repr__(self) -> str:
-        # jax quotes this in its own errors about mismatched trees.
-        pairs = zip(self.layout.static, self.values, strict=False)
-        return f"({', '.join(f'{name}={short(value)}' for name, value in pairs)})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _intern, (self.layout, self.values)
-
-
-class Interned(dict[Any, "weakref.ref[Aux]"]):
-    """Live `Aux` objects by (value, type, ...), where each value refers to nothing.
-
-    What generated constructors look up without a call.
-    """
-
-    __slots__ = ("layout",)
-
-    def __init__(self, layout: "Layout") -> None:
-        super().__init__()
-        self.layout = layout
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (self.layout, "interned")
 
 
 class Layout:
@@ -110,7 +67,7 @@ class Layout:
         self.namespace: dict[str, Any] = {}
         self.interned = Interned(self)
         self.known: dict[int, list[weakref.ref[Aux]]] = {}
-        self.aux = _intern(self, ())
+        self.aux = interned_aux(self, ())
         self.functions: dict[str, Any] = {}
         self.bare = False
 
@@ -127,7 +84,7 @@ class Layout:
             return self.aux
         fitted = tuple(self.fit(name, values[name]) for name in self.static)
         try:
-            return _intern(self, fitted)
+            return interned_aux(self, fitted)
         except Exception as error:
             error.add_note(
                 f"raised while comparing static values of {self.cls.__name__}, which "
@@ -175,36 +132,3 @@ def state_layout(state: Any, caller: str) -> Layout:
     raise FieldError(
         f"{caller} takes a State, and got an object of type {cls.__name__}."
     )
-
-
-def _intern(layout: Layout, values: tuple[Any, ...]) -> Aux:
-    key = tuple(map(typed, values))
-    number = hash(key)
-    with _lock:
-        for ref in layout.known.get(number, ()):
-            aux = ref()
-            if aux is not None and aux.key == key:
-                return aux
-        aux = Aux(layout, values, key)
-        forget = functools.partial(_forget, layout, number)
-        layout.known.setdefault(number, []).append(weakref.ref(aux, forget))
-        if values and all(map(is_plain, values)):
-            plain = tuple(x for value in values for x in (value, type(value)))
-            forget = functools.partial(_forget_plain, layout.interned, plain)
-            layout.interned[plain] = weakref.ref(aux, forget)
-    return aux
-
-
-def _forget(layout: Layout, number: int, dead: "weakref.ref[Aux]") -> None:
-    with _lock:
-        alive = [ref for ref in layout.known.get(number, ()) if ref is not dead]
-        if alive:
-            layout.known[number] = alive
-        else:
-            layout.known.pop(number, None)
-
-
-def _forget_plain(interned: Interned, key: Any, dead: "weakref.ref[Aux]") -> None:
-    with _lock:
-        if interned.get(key) is dead:
-            del interned[key]
