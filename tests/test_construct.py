@@ -19,6 +19,7 @@ from purestate.errors import (
     CheckError,
     DeclarationError,
     FieldError,
+    FrozenStateError,
     NumberError,
     ReservedNameError,
     UnannotatedArrayError,
@@ -402,6 +403,35 @@ def test_an_undeclared_attribute_says_to_declare_it():
     with pytest.raises(UndeclaredFieldError, match=text):
         M()
     with pytest.raises(AttributeError):
+        M()
+
+
+def test_a_class_variable_is_not_assigned_on_an_instance():
+    class M(ps.State):
+        count: ClassVar[int] = 0
+
+        def __init__(self):
+            self.count = 1
+
+    text = (
+        r"^M\.count is a ClassVar or an InitVar, which instances do not hold: assign it"
+    )
+
+    with pytest.raises(UndeclaredFieldError, match=text):
+        M()
+
+
+def test_a_field_cannot_be_deleted_while_constructing():
+    class M(ps.State):
+        x: int
+
+        def __init__(self):
+            self.x = 1
+            del self.x
+
+    text = r"^cannot delete M\.x: every field of a State has a value\. Assign another, such"
+
+    with pytest.raises(FrozenStateError, match=text):
         M()
 
 

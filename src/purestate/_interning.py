@@ -59,7 +59,7 @@ def interned_aux(layout: Any, values: tuple[Any, ...]) -> Aux:
     number = hash(key)
     with _lock:
         for ref in layout.known.get(number, ()):
-            aux = ref()
+            aux: Aux | None = ref()
             if aux is not None and aux.key == key:
                 return aux
         aux = Aux(layout, values, key)

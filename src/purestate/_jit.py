@@ -147,6 +147,7 @@ def _for_all_instances(function: Any, settings: dict[str, Any]) -> Any:
     # `functools.wraps` copies attributes: each tells which function it is about.
     if getattr(function, _JITTED, None) is function and settings == _DEFAULTS:
         return function
+    kept: dict[str, Any]
     owner, kept = getattr(function, _COMPILED, (None, {}))
     if owner is not function:
         kept = {}

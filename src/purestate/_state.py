@@ -154,12 +154,15 @@ class State:
                 # A property with a setter, used while constructing.
                 object.__setattr__(self, name, value)
             else:
-                raise UndeclaredFieldError(cls, name, known)
+                is_pseudo = name in layout_of(cls).specs
+                raise UndeclaredFieldError(cls, name, known, is_pseudo=is_pseudo)
 
         def __delattr__(self, name: str) -> None:
-            raise FrozenStateError.changing(
-                type(self), "delete", name, layout_of(type(self)).names
-            )
+            held, cls = self.__dict__, type(self)
+            if AUX in held or FAILED in held:
+                known = layout_of(cls).names
+                raise FrozenStateError.changing(cls, "delete", name, known)
+            raise FrozenStateError.deleting(cls, name)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):

@@ -128,7 +128,8 @@ def _abstract(leaf: Any) -> Any:
     if not hasattr(leaf, "dtype") or isinstance(leaf, type):
         return _Static(leaf)  # only a static argument reaches a trace as it is
     weak = bool(getattr(leaf, "weak_type", False))
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=weak)
+    struct: Any = jax.ShapeDtypeStruct  # untyped in some versions of jax
+    return struct(leaf.shape, leaf.dtype, weak_type=weak)
 
 
 class _Static:

@@ -112,6 +112,7 @@ def value_and_grad(
                 f"{argnums}, and it was called with {len(args)} positional arguments."
             )
         given = [args[n] for n in numbers]
+        structure: Any  # untyped in some versions of jax
         leaves, structure = jax.tree.flatten(given)
         numbered = structure.unflatten(map(_Index, range(len(leaves))))
         part = [_selected(a, b, wrt) for a, b in zip(given, numbered, strict=True)]
@@ -213,6 +214,7 @@ def _sizes(
 
 
 def _leaf_axes(arg: Any, axes: Any, root: str) -> list[tuple[str, Any, int]]:
+    structure: Any
     each, structure = jax.tree_util.tree_flatten_with_path(
         axes, is_leaf=lambda axis: axis is None
     )

@@ -6,19 +6,21 @@ also derives from the built-in that Python programmers already catch for that mi
 """
 
 from purestate.errors._base import PurestateError, PurestateWarning
+from purestate.errors._declaring import (
+    DeclarationError,
+    InheritedInitError,
+    ReservedNameError,
+    UnannotatedArrayError,
+)
 from purestate.errors._state import (
     CheckError,
-    DeclarationError,
     DerivedFieldError,
     FieldError,
     FrozenStateError,
-    InheritedInitError,
     NumberError,
-    ReservedNameError,
     StaticFieldError,
     StrictFieldError,
     TracedEqualityError,
-    UnannotatedArrayError,
     UndeclaredFieldError,
     UnfinishedStateError,
     UnhashableStateError,

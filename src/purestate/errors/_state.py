@@ -1,4 +1,4 @@
-"""Mistakes in declaring, constructing and updating a State."""
+"""Mistakes in constructing, updating and comparing States."""
 
 from collections.abc import Iterable, Mapping
 
@@ -9,60 +9,18 @@ from purestate.errors._base import PurestateError, nearest, short
 
 __all__ = [
     "CheckError",
-    "DeclarationError",
     "DerivedFieldError",
     "FieldError",
     "FrozenStateError",
-    "InheritedInitError",
     "NumberError",
-    "ReservedNameError",
     "StaticFieldError",
     "StrictFieldError",
     "TracedEqualityError",
-    "UnannotatedArrayError",
     "UndeclaredFieldError",
     "UnfinishedStateError",
     "UnhashableStateError",
     "UnsetFieldError",
 ]
-
-
-class DeclarationError(PurestateError, TypeError):
-    """A class body that cannot become a State."""
-
-
-class UnannotatedArrayError(DeclarationError):
-    """An array in the class body without an annotation, so not a field."""
-
-    def __init__(self, cls: type, name: str) -> None:
-        super().__init__(
-            f"{cls.__name__}.{name} is an array without an annotation: every instance "
-            f"would share it, and jit would compile its values into the program as "
-            f"constants. Declare a field, `{name}: jax.Array = ...`, or, for a true "
-            f"constant, move it out of the class."
-        )
-
-
-class ReservedNameError(DeclarationError):
-    """A field named like something that State itself provides."""
-
-    def __init__(self, cls: type, name: str) -> None:
-        super().__init__(
-            f"{cls.__name__} cannot have a field {name!r}: State has a method of that "
-            f"name, which the field would hide. Choose another, such as `{name}_`."
-        )
-
-
-class InheritedInitError(DeclarationError):
-    """An inherited hand-written `__init__` cannot set a field of the subclass."""
-
-    def __init__(self, cls: type, base: type, names: Iterable[str]) -> None:
-        listed = ", ".join(names)
-        super().__init__(
-            f"{cls.__name__} inherits the hand-written {base.__name__}.__init__, which "
-            f"cannot set its new field {listed}. Give {listed} a default, or write "
-            f"{cls.__name__}.__init__ and call super().__init__(...) in it."
-        )
 
 
 class FieldError(PurestateError, TypeError):
@@ -93,7 +51,15 @@ class FieldError(PurestateError, TypeError):
 class UndeclaredFieldError(FieldError, AttributeError):
     """Assignment, while constructing, to a name that is not a declared field."""
 
-    def __init__(self, cls: type, name: str, known: Iterable[str]) -> None:
+    def __init__(
+        self, cls: type, name: str, known: Iterable[str], *, is_pseudo: bool = False
+    ) -> None:
+        if is_pseudo:
+            super().__init__(
+                f"{cls.__name__}.{name} is a ClassVar or an InitVar, which instances "
+                f"do not hold: assign it on the class, or declare it as a field."
+            )
+            return
         super().__init__(
             f"{cls.__name__} declares no field {name!r}, so it cannot be assigned: jax "
             f"would not see it. Declare it in the class body, `{name}: jax.Array` (or "
@@ -189,6 +155,14 @@ class FrozenStateError(PurestateError, AttributeError):
             f"{what} Return an updated instance:\n"
             f"    return self.replace({name}=...), out\n"
             f"and at the call:  {variable}, out = {variable}.method(...)"
+        )
+
+    @classmethod
+    def deleting(cls, owner: type, name: str) -> "FrozenStateError":
+        """Return the error for deleting an attribute before the instance is frozen."""
+        return cls(
+            f"cannot delete {owner.__name__}.{name}: every field of a State has a "
+            f"value. Assign another, such as None."
         )
 
     @classmethod
