@@ -47,6 +47,7 @@ types: ## mypy, pyright, ty and pyrefly on examples, mypy and pyright on src
 
 cov: ## the tests again, with coverage by branches
 	@$(setup) check
+	$(python) -m pytest tests/test_cost.py $(ARGS)
 	$(python) -m coverage erase
 	$(python) -m coverage run -m pytest $(tests) $(ARGS)
 	$(python) -m coverage combine --quiet

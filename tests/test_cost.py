@@ -6,6 +6,7 @@ figures come from `benchmarks/`.
 
 import collections
 import dataclasses
+import os
 import subprocess
 import sys
 import time
@@ -15,6 +16,11 @@ import jax.numpy as jnp
 import pytest
 
 import purestate as ps
+
+pytestmark = pytest.mark.skipif(
+    os.environ.get("COVERAGE_RUN") == "true",
+    reason="coverage slows our Python and not jax's C++; `make cov` runs these apart",
+)
 
 
 def fastest(function, rounds=30, calls=20):
