@@ -433,10 +433,13 @@ def test_a_strict_state_compares_below_its_own_fields():
         before.at(lambda w: w.tree["a"].weight).set(jnp.ones(3))
 
 
-def test_a_number_in_an_array_field_gets_a_dtype_of_its_own():
+def test_a_number_in_an_array_field_keeps_its_dtype():
     after = Net(head=layer()).at(lambda n: n.head.weight).set(3)
 
-    assert (jnp.int32, False) == (after.head.weight.dtype, after.head.weight.weak_type)
+    assert (jnp.float32, False) == (
+        after.head.weight.dtype,
+        after.head.weight.weak_type,
+    )
 
 
 def test_the_values_of_a_strict_class_may_change():

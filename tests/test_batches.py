@@ -161,7 +161,7 @@ def test_a_prefix_with_a_wrong_shape_below_is_refused_by_jax_with_the_path():
     m = model(opt=Opt(mu=jnp.ones(6), nu=jnp.ones(6)))
     axes = ps.prefix(m, opt={"mu": 0})
 
-    with pytest.raises(ValueError, match=r"in_axes\[0\]\.opt"):
+    with pytest.raises(ValueError, match=r"in_axes.*opt"):
         jax.vmap(lambda m: m.friction, in_axes=(axes,))(m)
 
 

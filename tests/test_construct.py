@@ -155,7 +155,7 @@ def test_a_factory_makes_a_default_per_instance():
     assert S().parts is not S().parts
 
 
-def test_a_jax_array_default_is_shared_and_a_numpy_one_copied():
+def test_every_instance_has_a_copy_of_an_array_default():
     template = np.zeros(2)
 
     class S(ps.State):
@@ -168,7 +168,8 @@ def test_a_jax_array_default_is_shared_and_a_numpy_one_copied():
     first, second = S(), S()
     first.b[:] = 5
 
-    assert first.a is second.a
+    assert first.a is not second.a
+    assert [1, 1] == second.a.tolist()
     assert [0, 0] == second.b.tolist()
     assert [1, 1, 1] == first.c.tolist()
 

@@ -567,7 +567,7 @@ def test_a_shared_buffer_is_copied_with_a_warning_that_names_both_fields():
     text = (
         r"^Nets\.step was given one buffer twice, in Nets\.online and Nets\.target\. A "
         r"buffer can be donated once only, so the second was copied, at this call\. "
-        r"Copy with jnp\.copy where the State is made\.$"
+        r"Copy where the State is made, with jax\.tree\.map\(jnp\.copy, \.\.\.\)\.$"
     )
 
     with pytest.warns(SharedBufferWarning, match=text) as caught:

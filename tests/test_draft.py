@@ -1347,3 +1347,13 @@ def test_a_thread_may_write_a_draft_of_another():
         thread.join()
 
     assert 5 == int(new.x)
+
+
+def test_a_draft_without_its_with_block_says_so():
+    text = r"^this draft of Leaf is not open: write `with state\.draft\(\) as new:` and use"
+    draft = Leaf(x=1).draft()
+
+    with pytest.raises(DraftError, match=text):
+        draft.x = 5
+    with pytest.raises(DraftError, match=text):
+        _ = draft.x

@@ -209,6 +209,18 @@ def test_an_old_pickle_without_a_new_field_takes_its_default():
         rebuild(cls, values)
 
 
+@pytest.mark.parametrize(
+    "function", [jax.nn.relu, jnp.tanh, jax.lax.add, max, str.upper]
+)
+def test_functions_of_jax_can_be_pickled_in_static_fields(function):
+    mode = Mode(name=function)
+
+    same = pickle.loads(pickle.dumps(mode))
+
+    assert function is same.name
+    assert jax.tree.structure(mode) == jax.tree.structure(same)
+
+
 def test_cloudpickle_carries_a_class_from_main_to_a_fresh_process(tmp_path):
     pytest.importorskip("cloudpickle", reason="cloudpickle needs the interop extra")
     (tmp_path / "make.py").write_text(

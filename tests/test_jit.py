@@ -395,9 +395,15 @@ def test_a_coroutine_function_is_refused_by_jax_itself():
     async def f(x):
         return x
 
-    with pytest.raises(TypeError, match=r"coroutine'>, which is not a valid JAX type"):
-        ps.jit(f)(1.0)
-    gc.collect()
+    made = []
+
+    def kept(x):
+        made.append(f(x))
+        return made[-1]
+
+    with pytest.raises(TypeError, match=r"coroutine'>.*not a valid JAX type"):
+        ps.jit(kept)(1.0)
+    made[0].close()
 
 
 def test_something_that_cannot_be_called_is_refused():
@@ -906,3 +912,32 @@ def test_threads_share_a_jitted_method():
     [thread.join() for thread in threads]
 
     assert [] == failures
+
+
+class Modal(ps.State):
+    x: jax.Array
+    train: bool = True
+    n: int = 3
+
+    @ps.jit
+    def branch(self):
+        return self.x if self.train else -self.x
+
+    @ps.jit
+    def size(self):
+        return jnp.zeros(self.n)
+
+
+@pytest.mark.parametrize(
+    ("name", "field"), [("branch", "train: bool"), ("size", "n: int")]
+)
+def test_a_flag_or_size_in_a_data_field_is_pointed_to_static(name, field):
+    with pytest.raises(Exception, match=r"traced|Shapes must be") as caught:
+        getattr(Modal(x=1.0), name)()
+
+    place = f"Modal.{field.partition(':')[0]}"
+    assert any(
+        note.startswith(f"{place} is data, which jit traces, so it has no value here.")
+        and f"`{field} = ps.static()`" in note
+        for note in caught.value.__notes__
+    )

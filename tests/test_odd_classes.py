@@ -163,6 +163,60 @@ def test_a_number_that_only_64_bits_hold_points_to_x64():
         S(x=2**40)
 
 
+def test_donating_one_instance_leaves_the_defaults_of_others_alone():
+    class Part(ps.State):
+        w: jax.Array = jnp.ones(2)
+
+    class S(ps.State):
+        table: jax.Array = jnp.zeros(3)
+        part: Part = Part()
+        pair: tuple = (jnp.ones(1), np.ones(1))
+
+        @ps.jit(donate=True)
+        def step(self):
+            return self.replace(table=self.table + 1)
+
+    for _ in range(3):
+        assert [1, 1, 1] == S().step().table.tolist()
+
+
+def test_a_hand_written_init_computes_derived_fields_too():
+    class Running(ps.State):
+        var: jax.Array
+        std: jax.Array = ps.field(init=False, default=0.0)
+
+        def __init__(self, var):
+            self.var = var
+
+        def __post_init__(self):
+            self.std = jnp.sqrt(self.var)
+
+    class Ratio(Running):
+        ratio: jax.Array = ps.field(init=False)
+
+        def __post_init__(self):
+            super().__post_init__()
+            self.ratio = self.std / 2
+
+    assert 2.0 == float(Running(4.0).std) == float(Running(4.0).replace(var=4.0).std)
+    assert 1.0 == float(Ratio(4.0).ratio)
+
+
+@pytest.mark.parametrize("option", ["static", "pytree_node"])
+def test_the_spelling_of_other_libraries_is_answered(option):
+    with pytest.raises(
+        DeclarationError, match=r"^ps\.field\(\) has no option .*ps\.static"
+    ):
+        ps.field(**{option: True})
+
+
+def test_a_specifier_without_parentheses_is_refused():
+    with pytest.raises(
+        DeclarationError, match=r"^S\.n = ps\.static lacks its parentheses"
+    ):
+        type("S", (ps.State,), {"__annotations__": {"n": int}, "n": ps.static})
+
+
 # --- static values -----------------------------------------------------------------
 
 

@@ -181,6 +181,30 @@ def test_an_initvar_without_default_must_be_given_again():
         s.replace(x=4.0)
 
 
+@pytest.mark.parametrize(
+    ("old", "number", "dtype"),
+    [
+        (jnp.float32(1), 2, jnp.float32),
+        (jnp.bfloat16(1), 1.5, jnp.bfloat16),
+        (jnp.uint8(1), True, jnp.uint8),
+        (jnp.uint8(1), 300, jnp.int32),
+        (jnp.int32(1), 1.5, jnp.float32),
+        (None, 2, jnp.int32),
+    ],
+    ids=str,
+)
+def test_a_number_keeps_the_dtype_of_the_array_that_it_replaces(old, number, dtype):
+    class S(ps.State):
+        x: jax.Array | None
+
+    after = S(x=old).replace(x=number)
+    with S(x=old).draft() as drafted:
+        drafted.x = number
+
+    assert (dtype, False) == (after.x.dtype, after.x.weak_type)
+    assert dtype == drafted.x.dtype
+
+
 class Strict(ps.State, strict=True):
     x: jax.Array
     tree: dict = ps.field(default_factory=dict)

@@ -10,6 +10,7 @@ import pytest
 
 import purestate as ps
 from purestate.errors import (
+    InPlaceWarning,
     LostUpdateWarning,
     PurestateWarning,
     RetraceWarning,
@@ -489,3 +490,66 @@ def test_no_warning_under_plain_jax_jit():
 
     for i in range(1, 10):
         f(Box(x=jnp.ones(i)))
+
+
+# --- containers that are changed in place --------------------------------------------------
+
+
+class Logged(ps.State):
+    x: jax.Array
+    log: dict = ps.field(default_factory=dict)
+
+    @ps.jit
+    def lost(self):
+        self.log["x"] = self.x * 2
+        return self.log["x"]
+
+    @ps.jit
+    def returned(self):
+        self.log["x"] = self.x * 2
+        return self
+
+    @ps.jit
+    def fine(self):
+        return self.x
+
+
+def test_a_container_that_is_changed_in_vain_is_warned_about():
+    text = (
+        r"^Logged\.lost changes a dict, list or array inside its Logged in place\. Under jit "
+        r"that is a copy, so the caller's Logged does not see it\. Return an updated one: "
+        r"self\.replace\(field=\{\*\*self\.field, \.\.\.\}\)\.$"
+    )
+
+    with pytest.warns(InPlaceWarning, match=text):
+        Logged(x=1.0).lost()
+
+
+def test_a_container_that_is_changed_and_returned_is_drift():
+    with pytest.warns(
+        StateDriftWarning, match=r"Logged\.log: structure empty -> \['x'\]"
+    ):
+        assert {"x": 2.0} == Logged(x=1.0).returned().log
+
+
+def test_reading_a_container_is_no_change():
+    assert 1.0 == Logged(x=1.0, log={"a": [1]}).fine()
+
+
+def test_values_that_look_alike_are_said_to():
+    class Made:
+        def __repr__(self):
+            return "Made()"
+
+    f = ps.jit(lambda s: s.x)
+
+    class Holder(ps.State):
+        x: jax.Array
+        made: object = ps.static()
+
+    def call_often():
+        for _ in range(8):
+            f(Holder(x=1.0, made=Made()))
+
+    with pytest.warns(RetraceWarning, match=r"Made\(\) -> another that looks the same"):
+        call_often()

@@ -15,7 +15,14 @@ from typing import Any
 import jax
 
 from purestate._compat import is_tracer, own_annotations
-from purestate._fields import array_factory, is_array, is_stored
+from purestate._fields import (
+    array_factory,
+    field,
+    holds_arrays,
+    is_array,
+    is_stored,
+    static,
+)
 from purestate.errors import (
     DeclarationError,
     ReservedNameError,
@@ -84,7 +91,12 @@ def _owned(cls: type, name: str, value: Any) -> Any:
             f"made inside a transformed function. Move the class to module level, or "
             f"give {name} no default."
         )
-    if not is_array(default):
+    if default is field or default is static:
+        raise DeclarationError(
+            f"{cls.__name__}.{name} = ps.{default.__name__} lacks its parentheses: "
+            f"write ps.{default.__name__}()."
+        )
+    if not holds_arrays(default):
         return value
     spec = value if isinstance(value, dataclasses.Field) else dataclasses.field()
     spec.default = _MISSING

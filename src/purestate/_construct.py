@@ -76,6 +76,8 @@ def wrapped_init(cls: type, init: Callable[..., None]) -> Callable[..., None]:
             return adopt(self, sys._getframe(1))
         try:
             init(self, *args, **kwargs)
+            if any(name not in self.__dict__ for name in layout.derived):
+                self.__post_init__()  # as every replace will
             finish(self, self.__dict__.pop(_CONVERTED, ()), "__init__")
         except BaseException as error:
             failed(self, layout, error, "__init__")

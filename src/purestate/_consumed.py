@@ -5,73 +5,63 @@ class, to one that answers every use with who consumed it. Only objects that are
 already pay for that; live ones keep their plain attribute access.
 """
 
-from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
 import jax
 
 from purestate._compat import is_tracer
-from purestate._layout import LAYOUT, layout_of
+from purestate._layout import LAYOUT
 from purestate.errors import ConsumedStateError
 
-__all__ = ["Consumed", "Path", "consume", "inner_states", "was_deleted"]
-
-Path = tuple[Any, ...]  # names of fields, keys and indices
+__all__ = ["Consumed", "consume", "holds_states", "was_deleted"]
 
 _WHO = "__purestate_consumed__"
 _get = object.__getattribute__
 
 
-def consume(state: Any, function: str, inner: Iterable[Path]) -> None:
-    """Turn a State, and the States in it, into consumed ones, if it was really donated.
+def consume(value: Any, function: str, holds_states: bool) -> None:
+    """Turn donated States into consumed ones, each that really lost a buffer.
 
     Nothing happens where donation had no effect: inside another trace, on a backend
     without it, or when no buffer could be reused.
 
     Args:
-        state: what was donated.
+        value: what was donated: a State, or a container of them.
         function: the name of the function that it was donated to.
-        inner: where in it other States may be, as `inner_states` finds them.
+        holds_states: whether other States may be inside.
     """
-    parts = [*(_follow(state, path) for path in inner), state]
-    states = {id(part): part for part in parts if LAYOUT in type(part).__dict__}
-    donated = [part for part in states.values() if _is_donated(part)]
+    kind = type(value)
+    is_state = LAYOUT in kind.__dict__
+    donated = [value] if is_state and _is_donated(value) else []
+    if holds_states:
+        found: dict[int, Any] = {}
+        _collect(value, found)
+        donated += [part for part in found.values() if _is_donated(part)]
     for part in donated:
-        _mark(part, type(state), function)
+        _mark(part, kind if is_state else type(part), function)
 
 
-def inner_states(state: Any) -> Iterator[Path]:
-    """Return the paths to the States in a State's fields and containers, deepest first.
+def holds_states(value: Any) -> bool:
+    """Return whether there are States within a State or a container."""
+    found: dict[int, Any] = {}
+    _collect(value, found)
+    return bool(found)
 
-    Run while tracing, on the structure that jax traces.
-    """
-    kind = type(state)
-    if LAYOUT in kind.__dict__:
-        parts: list[tuple[Any, Any]] = [
-            (name, state.__dict__[name]) for name in layout_of(kind).data
-        ]
-    elif isinstance(state, list | tuple):
-        parts = list(enumerate(state))
-    elif isinstance(state, dict):
-        parts = list(state.items())
-    else:
+
+def _collect(value: Any, found: dict[int, Any]) -> None:
+    """Add the States within a value, not the value itself."""
+    held = value.__dict__ if LAYOUT in type(value).__dict__ else value
+    if isinstance(held, dict):
+        held = held.values()
+    elif not isinstance(held, list | tuple):
         return
-    for key, part in parts:
-        for path in inner_states(part):
-            yield (key, *path)
+    for part in held:
         if LAYOUT in type(part).__dict__:
-            yield (key,)
-
-
-def _follow(value: Any, path: Path) -> Any:
-    """Return what a path of an earlier trace leads to here, None if nothing."""
-    try:
-        for key in path:
-            is_state = LAYOUT in type(value).__dict__
-            value = value.__dict__[key] if is_state else value[key]
-    except (KeyError, IndexError, TypeError):
-        return None
-    return value
+            if id(part) not in found:
+                found[id(part)] = part
+                _collect(part, found)
+        elif isinstance(part, list | tuple | dict):
+            _collect(part, found)
 
 
 def _mark(state: Any, donated: type, function: str) -> None:

@@ -93,9 +93,8 @@ def _walk(a: Any, b: Any, path: str, values: bool) -> Iterator[Difference]:
         for name in layout_of(type(a)).static:
             old, new = getattr(a, name), getattr(b, name)
             if typed(old) != typed(new):
-                yield Difference(
-                    f"{path}.{name}", "static value", short(old), short(new)
-                )
+                texts = told_apart(short(old), short(new))
+                yield Difference(f"{path}.{name}", "static value", *texts)
     (first, was), (second, now) = _children(a), _children(b)
     if first.keys() != second.keys():
         yield Difference(path, "structure", _listed(first), _listed(second))
@@ -105,6 +104,13 @@ def _walk(a: Any, b: Any, path: str, values: bool) -> Iterator[Difference]:
         return
     for step, child in first.items():
         yield from _walk(child, second[step], path + step, values)
+
+
+def told_apart(old: str, new: str) -> tuple[str, str]:
+    """Return two texts for different values, also where they look alike."""
+    if old != new:
+        return old, new
+    return old, "another that looks the same but is not equal: make it once, not anew"
 
 
 def _leaves(a: Any, b: Any, path: str, values: bool) -> Iterator[Difference]:

@@ -22,10 +22,26 @@ from purestate.errors import DraftError, FieldError
 __all__ = ["Draft"]
 
 _S = TypeVar("_S")
+_NOT_OPEN = (
+    "this draft of {} is not open: write `with state.draft() as new:` and use `new` in "
+    "its block."
+)
 
 
 class Draft(Generic[_S]):
     """The context manager that `State.draft` returns."""
+
+    __slots__ = ("_ended", "_name", "_opened", "_source", "_trace")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise DraftError(_NOT_OPEN.format(self._name))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in Draft.__slots__:
+            raise DraftError(_NOT_OPEN.format(self._name))
+        object.__setattr__(self, name, value)
 
     def __init__(self, state: _S) -> None:
         self._source: Any = state
@@ -93,7 +109,7 @@ class Draft(Generic[_S]):
             if name in layout.static:
                 layout.fit(name, value)
             elif name in layout.arrays and type(value) in NUMBERS:
-                value = strong(layout, name, value)
+                value = strong(layout, name, value, draft.__dict__.get(name))
         held = draft.__dict__
         held[name] = value
         for cached in layout.cached:

@@ -6,6 +6,7 @@ and start without cached properties. None of this runs a constructor.
 
 import copy
 import dataclasses
+import importlib
 from typing import Any
 
 import jax
@@ -116,8 +117,12 @@ def deep_copied(self: Any, memo: dict[int, Any]) -> Any:
 def pickled(self: Any) -> dict[str, Any]:
     """Return what pickle stores beside the class: the fields by name."""
     sealed_aux(self)
-    held = self.__dict__
-    return {name: held[name] for name in layout_of(type(self)).names}
+    held, layout = self.__dict__, layout_of(type(self))
+    values = {name: held[name] for name in layout.names}
+    for name in layout.static:
+        if callable(values[name]):
+            values[name] = _findable(values[name])
+    return values
 
 
 def unpickle(self: Any, values: dict[str, Any]) -> None:
@@ -134,10 +139,36 @@ def unpickle(self: Any, values: dict[str, Any]) -> None:
         raise FrozenStateError.constructing(cls)
     if tuple(values) != layout.names:
         values = _fitted(layout, values)
+    for name in layout.static:
+        if isinstance(values[name], _Public):
+            values[name] = values[name].found()
     aux = layout.intern(values)
     values.update(zip(layout.static, aux.values, strict=True))
     values[AUX] = aux
     adopt_values(self, values)
+
+
+class _Public:
+    """A function of jax that pickle cannot find by its own name, by its public one."""
+
+    def __init__(self, home: str, name: str) -> None:
+        self.home, self.name = home, name
+
+    def found(self) -> Any:
+        return getattr(importlib.import_module(self.home), self.name)
+
+
+def _findable(function: Any) -> Any:
+    """Return a function as it is, or by its public name where pickle would fail.
+
+    `jax.nn.relu` and others are wrapped after they were defined; pickle looks for them
+    in the module of the definition and finds something else.
+    """
+    name = getattr(function, "__name__", "")
+    for home in ("jax.nn", "jax.numpy", "jax.lax", "jax.scipy.special"):
+        if getattr(importlib.import_module(home), name, None) is function:
+            return _Public(home, name)
+    return function
 
 
 def _fitted(layout: Layout, values: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from purestate._layout import LAYOUT
 from purestate._paths import words
 from purestate.errors import SharedBufferWarning
 
-__all__ = ["explain", "without_shared_buffers"]
+__all__ = ["explain", "is_donated_twice", "without_shared_buffers"]
 
 _DONATING_TWICE = (
     "donate the same buffer twice",
@@ -42,17 +42,20 @@ def explain(
         error.add_note(note)
 
 
+def is_donated_twice(error: Exception) -> bool:
+    """Return whether the runtime refused a buffer that it was given twice."""
+    return any(text in str(error) for text in _DONATING_TWICE)
+
+
 def without_shared_buffers(
-    error: Exception, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Return the arguments with shared buffers copied, None if none are shared."""
-    if not any(text in str(error) for text in _DONATING_TWICE):
-        return None
     seen: dict[Any, str] = {}
     shared: list[str] = []
 
     def separate(path: Any, leaf: Any) -> Any:
-        if not isinstance(leaf, jax.Array) or is_tracer(leaf):
+        if not isinstance(leaf, jax.Array) or is_tracer(leaf) or was_deleted(leaf):
             return leaf
         place = _place(path, args, kwargs)
         first = seen.setdefault(_buffer(leaf), place)
@@ -65,7 +68,7 @@ def without_shared_buffers(
     if not shared:
         return None
     warnings.warn(SharedBufferWarning(name, shared), stacklevel=3)
-    return made
+    return made  # type: ignore[no-any-return]
 
 
 def _notes(
@@ -91,6 +94,15 @@ def _notes(
                     else "name it in static_argnames"
                 )
                 yield f"{place} holds a {kind}, which jax cannot trace: {advice}."
+    if "concrete" in str(error):  # jax's word for values that a trace has not
+        for place, leaf in leaves:
+            field = place.rpartition(".")[2]
+            if type(leaf) in (bool, int) and f".{field}" in str(error):
+                yield (
+                    f"{place} is data, which jit traces, so it has no value here. If "
+                    f"it is configuration, declare it static: `{field}: "
+                    f"{type(leaf).__name__} = ps.static()`."
+                )
     if isinstance(error, jax.errors.TracerArrayConversionError):
         yield (
             f"{name} gave a traced value to numpy, or to code that needs numbers: "

@@ -20,6 +20,7 @@ from purestate.errors import (
 __all__ = [
     "array_factory",
     "field",
+    "holds_arrays",
     "is_array",
     "is_initvar",
     "is_static",
@@ -109,6 +110,12 @@ def field(
     >>> Counter().count.dtype
     dtype('uint8')
     """
+    for habit in ("static", "pytree_node"):
+        if habit in options:
+            raise DeclarationError(
+                f"ps.field() has no option {habit!r}: write ps.static() for a field "
+                f"that jit does not trace, ps.field() for one that it does."
+            )
     if converter is not None and not callable(converter):
         raise TypeError(f"converter= takes a function, and got {converter!r}.")
     if dtype is not None:
@@ -116,7 +123,7 @@ def field(
     extra = {"converter": converter, "dtype": dtype}
     found = {k: v for k, v in extra.items() if v is not None}
     default = options.get("default", _MISSING)
-    if is_array(default):
+    if holds_arrays(default):
         del options["default"]
         options["default_factory"] = array_factory(default)
     return dataclasses.field(metadata={**(metadata or {}), **found}, **options)
@@ -200,16 +207,26 @@ def _kind(spec: dataclasses.Field[Any]) -> str:
 
 
 def is_array(value: object) -> bool:
-    """Return whether a default is an array, which instances must not share as it is."""
+    """Return whether a value is an array of jax or numpy."""
     return isinstance(value, jax.Array | np.ndarray)
 
 
+def holds_arrays(value: object) -> bool:
+    """Return whether a default is an array, or a pytree with arrays in it."""
+    return is_array(value) or (
+        not isinstance(value, type) and any(map(is_array, jax.tree.leaves(value)))
+    )
+
+
 def array_factory(value: Any) -> Callable[[], Any]:
-    """Return a factory for a default array: a jax array is shared, numpy's copied."""
-    if isinstance(value, jax.Array):
-        return functools.partial(_same, value)
-    return value.copy().copy  # type: ignore[no-any-return]  # one copy per instance
+    """Return a factory that copies the arrays of a default.
+
+    Donating one instance would otherwise delete the arrays of all others.
+    """
+    if isinstance(value, np.ndarray):
+        value = value.copy()
+    return functools.partial(jax.tree.map, _copied, value)
 
 
-def _same(value: _T) -> _T:
-    return value
+def _copied(leaf: Any) -> Any:
+    return leaf.copy() if is_array(leaf) else leaf

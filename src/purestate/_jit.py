@@ -13,7 +13,7 @@ from typing import Any, TypeVar, overload
 import jax
 
 from purestate._consumed import consume
-from purestate._explain import explain, without_shared_buffers
+from purestate._explain import explain, is_donated_twice, without_shared_buffers
 from purestate._layout import LAYOUT
 from purestate._parameters import (
     add_donated,
@@ -198,17 +198,27 @@ def _compiled(
             explain(error, name, *traced(args, kwargs))
             raise
 
+    warm = False
+
     def donating(*args: Any, **kwargs: Any) -> Any:
+        nonlocal warm
+        given = args, kwargs
+        if not warm:
+            # A first call that the runtime refuses keeps jax from its fast path later.
+            given = without_shared_buffers(name, args, kwargs) or given
         try:
-            out = jitted(*args, **kwargs)
+            out = jitted(*given[0], **given[1])
         except Exception as error:
-            separate = without_shared_buffers(error, name, args, kwargs)
+            separate = None
+            if is_donated_twice(error):
+                separate = without_shared_buffers(name, args, kwargs)
             if separate is None:
                 explain(error, name, *traced(args, kwargs))
                 raise
             out = jitted(*separate[0], **separate[1])
+        warm = True
         for place in donated:
-            consume(place.read(args, kwargs), name, place.inner)
+            consume(place.read(args, kwargs), name, place.holds_states)
         return out
 
     call: Any = functools.wraps(fn)(donating if donated else plain)

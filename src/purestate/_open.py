@@ -16,7 +16,7 @@ import numpy as np
 from purestate._layout import AUX, LAYOUT, layout_of
 from purestate._pytree import new_instance, sealed_aux
 
-__all__ = ["is_open", "is_same", "parts", "rebuilt", "settled"]
+__all__ = ["copied_containers", "is_open", "is_same", "parts", "rebuilt", "settled"]
 
 _SIMPLE = (set, bytearray)
 
@@ -93,6 +93,11 @@ def rebuilt(value: Any, change: Callable[[Any], Any]) -> Any:
                 object.__setattr__(made, spec.name, part)
         return made
     return value
+
+
+def copied_containers(value: Any) -> Any:
+    """Return a State or a container with its containers copied, in depth."""
+    return rebuilt(value, copied_containers)
 
 
 def is_same(new: Any, old: Any) -> bool:

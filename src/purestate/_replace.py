@@ -90,7 +90,7 @@ def replaced(self: _S, changes: dict[str, Any]) -> _S:
     for name in changes:
         if name not in old and name not in initvars:
             raise FieldError.unknown(layout.cls, name, layout.names)
-    new = {n: _arriving(layout, n, v) for n, v in changes.items() if n in old}
+    new = {n: _arriving(layout, n, v, old[n]) for n, v in changes.items() if n in old}
     rerun = layout.derived or any(name in changes for name in initvars)
     made: _S
     if rerun:
@@ -103,11 +103,11 @@ def replaced(self: _S, changes: dict[str, Any]) -> _S:
     return made
 
 
-def _arriving(layout: Layout, name: str, value: Any) -> Any:
+def _arriving(layout: Layout, name: str, value: Any, old: Any) -> Any:
     if name in layout.converters:
         value = converted(layout, name, value)
     weak = name in layout.arrays and type(value) in NUMBERS
-    return strong(layout, name, value) if weak else value
+    return strong(layout, name, value, old) if weak else value
 
 
 def _initvar_values(

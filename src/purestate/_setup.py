@@ -166,6 +166,7 @@ def _place_init(layout: Layout, own: dict[str, Any]) -> None:
         for name in layout.names
         if name not in above.__dict__[LAYOUT].names
         and layout.specs[name].default is layout.specs[name].default_factory
+        and name not in layout.derived
     ]
     if unset:
         raise InheritedInitError(cls, owner, unset)

@@ -15,10 +15,16 @@ from typing import Any
 
 import jax
 
-from purestate._consumed import Path, inner_states
-from purestate._diff import Difference, diff
+from purestate._consumed import holds_states
+from purestate._diff import Difference, diff, told_apart
 from purestate._layout import LAYOUT
-from purestate.errors import LostUpdateWarning, RetraceWarning, StateDriftWarning
+from purestate._open import copied_containers, is_same
+from purestate.errors import (
+    InPlaceWarning,
+    LostUpdateWarning,
+    RetraceWarning,
+    StateDriftWarning,
+)
 from purestate.errors._base import short
 
 __all__ = ["Watch"]
@@ -34,13 +40,13 @@ class Place:
         position: where it stands in a call, None for a keyword-only parameter.
         name: its name, empty if the function has no signature.
         by_name: whether it was named, and did not just come first.
-        inner: where States have been in it, deepest first, as far as it was traced.
+        holds_states: whether States have been inside of it, as far as it was traced.
     """
 
     position: int | None
     name: str
     by_name: bool
-    inner: tuple[Path, ...] = ()
+    holds_states: bool = False
 
     def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the argument of a call."""
@@ -49,9 +55,9 @@ class Place:
         return kwargs.get(self.name)
 
     def note(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Remember where States are in the argument that is being traced."""
-        found = {*self.inner, *inner_states(self.read(args, kwargs))}
-        self.inner = tuple(sorted(found, key=len, reverse=True))
+        """Remember what is known of the argument that is being traced."""
+        inside = holds_states(self.read(args, kwargs))
+        self.holds_states = self.holds_states or inside
 
 
 @dataclasses.dataclass
@@ -81,8 +87,9 @@ class Watch:
             self._count_trace(args, kwargs)
             for place in self.donated:
                 place.note(args, kwargs)
+            before = copied_containers(args[0]) if args else None
             out = self.function(*args, **kwargs)
-            self._compare(args, kwargs, out)
+            self._compare(before, args, kwargs, out)
             return out
 
         return traced
@@ -98,14 +105,17 @@ class Watch:
         if count >= _MANY:
             _warn(RetraceWarning(self.name, count, "\n".join(map(str, changes))))
 
-    def _compare(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        given = args[0] if args else None
+    def _compare(
+        self, given: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+    ) -> None:
         cls = type(given)
         first = out[0] if isinstance(out, tuple | list) and out else out
         if LAYOUT in cls.__dict__ and type(first) is cls:
             changes = diff(given, first)
             if changes and not all(map(_is_cut_by_gradient, changes)):
                 _warn(StateDriftWarning(cls, self.name, str(changes)))
+        elif LAYOUT in cls.__dict__ and not is_same(args[0], given):
+            _warn(InPlaceWarning(cls, self.name))
         for place in self.donated:
             donated = type(place.read(args, kwargs))
             if LAYOUT in donated.__dict__ and not _holds(out, donated):
@@ -150,7 +160,7 @@ def _named(old: Any, new: Any) -> list[Difference]:
         found += (_placed(name, change) for change in diff(a, b))
         pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=False)
         found += (
-            Difference(f"argument {name}", "static value", x.text, y.text)
+            Difference(f"argument {name}", "static value", *told_apart(x.text, y.text))
             for x, y in pairs
             if type(x) is type(y) is _Static and x.key != y.key
         )

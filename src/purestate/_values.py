@@ -5,6 +5,7 @@ the parts that construction and `replace` share. Unflatten uses none of them.
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -37,28 +38,47 @@ _READS_A_TRACER = (
 )
 
 
-def strong(layout: Layout, name: str, value: Any) -> Any:
+def strong(layout: Layout, name: str, value: Any, like: Any = None) -> Any:
     """Return a Python number as an array with a dtype of its own, not a weak one.
 
     A weakly typed leaf changes type at its first update: the second call of a jitted
     function retraces, and `scan` refuses an integer counter (jax#9046).
+
+    Args:
+        layout: the record of the class.
+        name: an array field.
+        value: a bool, int, float or complex.
+        like: the array that it replaces; its dtype is kept where it can hold the value.
 
     Raises:
         NumberError: the field's dtype cannot hold the number.
     """
     wanted = layout.specs[name].metadata.get("dtype")
     admitted = layout.arrays[name] if wanted is None else (jnp.dtype(wanted).name,)
-    own = jnp.result_type(type(value))
-    for dtype in _candidates(own, admitted):
-        if _width(own) > _width(dtype):
+    current = getattr(like, "dtype", None) if wanted is None else None
+    wide = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+    for dtype, limits in _choices(type(value), admitted, current, wide):
+        if limits is not None and not limits.min <= value <= limits.max:
             continue
-        actual = jax.dtypes.canonicalize_dtype(dtype)
-        if jnp.issubdtype(actual, jnp.integer):
-            limits: Any = _limits(actual)
-            if not limits.min <= value <= limits.max:
-                break
-        return jnp.asarray(value, actual)
+        return jnp.array(np.asarray(value, dtype))
+    own = jnp.result_type(type(value))
     raise NumberError(layout.cls, name, value, _described_dtypes(own, admitted))
+
+
+@functools.lru_cache(maxsize=1024)
+def _choices(
+    kind: type, admitted: tuple[str, ...], current: Any, wide: bool
+) -> tuple[tuple[Any, Any], ...]:
+    """Return the dtypes to try for a number, with the range of those for integers."""
+    own = jnp.result_type(kind)
+    found = []
+    first = [] if current is None or _width(current) is None else [current]
+    for dtype in (*first, *_candidates(own, admitted)):
+        actual = jax.dtypes.canonicalize_dtype(dtype)
+        if _width(own) <= _width(actual):
+            is_integer = jnp.issubdtype(actual, jnp.integer)
+            found.append((actual, _limits(actual) if is_integer else None))
+    return tuple(found)
 
 
 _limits: Any = jnp.iinfo  # untyped
@@ -88,9 +108,11 @@ def _candidates(own: Any, admitted: tuple[str, ...]) -> list[Any]:
     return [dtype for dtype in defaults if dtype.name in admitted]
 
 
-def _width(dtype: Any) -> int:
+def _width(dtype: Any) -> Any:
+    """Return how wide a kind of numbers is, None for what are no numbers."""
     kinds: tuple[Any, ...] = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
-    return next(i for i, kind in enumerate(kinds) if jnp.issubdtype(dtype, kind))
+    wide = (i for i, kind in enumerate(kinds) if jnp.issubdtype(dtype, kind))
+    return next(wide, None)
 
 
 def converted(layout: Layout, name: str, value: Any) -> Any:

@@ -8,6 +8,7 @@ __all__ = [
     "BatchAxisError",
     "ConsumedStateError",
     "DraftError",
+    "InPlaceWarning",
     "JitDeclarationError",
     "LostUpdateWarning",
     "NothingToDifferentiateError",
@@ -90,6 +91,17 @@ class RetraceWarning(PurestateWarning):
         )
 
 
+class InPlaceWarning(PurestateWarning):
+    """A jitted function changed a container of its State in place, and in vain."""
+
+    def __init__(self, cls: type, function: str) -> None:
+        super().__init__(
+            f"{function} changes a dict, list or array inside its {cls.__name__} in "
+            f"place. Under jit that is a copy, so the caller's {cls.__name__} does not "
+            f"see it. Return an updated one: self.replace(field={{**self.field, ...}})."
+        )
+
+
 class SharedBufferWarning(PurestateWarning):
     """Donated arguments share a buffer, which was copied."""
 
@@ -97,7 +109,7 @@ class SharedBufferWarning(PurestateWarning):
         super().__init__(
             f"{function} was given one buffer twice, in {'; '.join(shared)}. A buffer "
             f"can be donated once only, so the second was copied, at this call. Copy "
-            f"with jnp.copy where the State is made."
+            f"where the State is made, with jax.tree.map(jnp.copy, ...)."
         )
 
 
