@@ -57,7 +57,8 @@ def strong(layout: Layout, name: str, value: Any, like: Any = None) -> Any:
     admitted = layout.arrays[name] if wanted is None else (jnp.dtype(wanted).name,)
     current = getattr(like, "dtype", None) if wanted is None else None
     wide = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
-    for dtype, limits in _choices(type(value), admitted, current, wide):
+    kind: Any = type(value)
+    for dtype, limits in _choices(kind, admitted, current, wide):
         if limits is not None and not limits.min <= value <= limits.max:
             continue
         return jnp.array(np.asarray(value, dtype))
