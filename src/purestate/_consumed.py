@@ -19,7 +19,9 @@ _WHO = "__purestate_consumed__"
 _get = object.__getattribute__
 
 
-def consume(value: Any, function: str, holds_states: bool) -> None:
+def consume(
+    value: Any, function: str, holds_states: bool, seen: dict[type, tuple[Any, ...]]
+) -> None:
     """Turn donated States into consumed ones, each that really lost a buffer.
 
     Nothing happens where donation had no effect: inside another trace, on a backend
@@ -29,8 +31,17 @@ def consume(value: Any, function: str, holds_states: bool) -> None:
         value: what was donated: a State, or a container of them.
         function: the name of the function that it was donated to.
         holds_states: whether other States may be inside.
+        seen: what was marked before at this place, by class; kept by the caller.
     """
     kind = type(value)
+    mark = seen.get(kind)
+    if mark is not None and not holds_states:  # the usual case, in half a microsecond
+        held = value.__dict__
+        first = next(iter(held.values()), None)
+        if type(first) in _array_types and first.is_deleted():
+            held[_WHO] = mark
+            _set_class(value, Consumed)
+            return
     is_state = LAYOUT in kind.__dict__
     donated = [value] if is_state and _is_donated(value) else []
     if holds_states:
@@ -38,7 +49,13 @@ def consume(value: Any, function: str, holds_states: bool) -> None:
         _collect(value, found)
         donated += [part for part in found.values() if _is_donated(part)]
     for part in donated:
-        _mark(part, kind if is_state else type(part), function)
+        own = type(part)
+        _mark(part, kind if is_state else own, function)
+        if own is kind and type(part) is Consumed:
+            seen[kind] = (kind, kind, function)
+
+
+_array_types: set[type] = set()  # jax's concrete arrays, as they are met
 
 
 def holds_states(value: Any) -> bool:
@@ -141,6 +158,8 @@ def _is_donated(state: Any) -> bool:
         is_deleted = getattr(type(leaf), "is_deleted", None)
         if is_deleted is None or is_tracer(leaf):
             break
+        if isinstance(leaf, jax.Array):
+            _array_types.add(type(leaf))
         if is_deleted(leaf):
             return True
     leaves = jax.tree.leaves(state)

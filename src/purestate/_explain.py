@@ -67,7 +67,7 @@ def without_shared_buffers(
     made = jax.tree_util.tree_map_with_path(separate, (args, kwargs))
     if not shared:
         return None
-    warnings.warn(SharedBufferWarning(name, shared), stacklevel=3)
+    warnings.warn(SharedBufferWarning(name, shared), stacklevel=4)
     return made  # type: ignore[no-any-return]
 
 

@@ -198,27 +198,30 @@ def _compiled(
             explain(error, name, *traced(args, kwargs))
             raise
 
+    def retried(error: Exception | None, args: Any, kwargs: Any) -> Any:
+        """Call with shared buffers copied, if there are any."""
+        if error is None or is_donated_twice(error):
+            separate = without_shared_buffers(name, args, kwargs)
+            if separate is not None:
+                return jitted(*separate[0], **separate[1])
+        if error is None:
+            return jitted(*args, **kwargs)
+        explain(error, name, *traced(args, kwargs))
+        raise error
+
     warm = False
 
     def donating(*args: Any, **kwargs: Any) -> Any:
         nonlocal warm
-        given = args, kwargs
-        if not warm:
-            # A first call that the runtime refuses keeps jax from its fast path later.
-            given = without_shared_buffers(name, args, kwargs) or given
         try:
-            out = jitted(*given[0], **given[1])
-        except Exception as error:
-            separate = None
-            if is_donated_twice(error):
-                separate = without_shared_buffers(name, args, kwargs)
-            if separate is None:
-                explain(error, name, *traced(args, kwargs))
-                raise
-            out = jitted(*separate[0], **separate[1])
-        warm = True
+            # A first call that the runtime refuses keeps jax from its fast path later.
+            out = jitted(*args, **kwargs) if warm else retried(None, args, kwargs)
+            warm = True
+        except Exception as error:  # noqa: BLE001  # raised again in there
+            out = retried(error, args, kwargs)
         for place in donated:
-            consume(place.read(args, kwargs), name, place.holds_states)
+            value = place.read(args, kwargs)
+            consume(value, name, place.holds_states, place.seen)
         return out
 
     call: Any = functools.wraps(fn)(donating if donated else plain)

@@ -41,12 +41,14 @@ class Place:
         name: its name, empty if the function has no signature.
         by_name: whether it was named, and did not just come first.
         holds_states: whether States have been inside of it, as far as it was traced.
+        seen: what `consume` keeps.
     """
 
     position: int | None
     name: str
     by_name: bool
     holds_states: bool = False
+    seen: dict[type, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
 
     def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the argument of a call."""
