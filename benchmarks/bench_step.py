@@ -226,14 +226,15 @@ def budgets(results: Any) -> str:
             verdict = "ok" if found[1] <= limit else "MISSED"
             lines.append([f"{text}, {size}", f"{limit}", f"{found[1]:.3f}", verdict])
 
-    for size in SIZES:
+    # With large leaves the call is all memory traffic, and its noise hides the rest.
+    for size in [size for size, (_, floats) in SIZES.items() if floats == FEW]:
         promise("ps.jit / jax.jit", 1.05, "ps.jit", "jax.jit on a State", size)
         promise("State / NamedTuple", 1.08, "jax.jit on a State", "NamedTuple", size)
         given, plain = (
             results.get("step", size, name)
             for name in ("ps.jit, donated", "jax.jit on a State, donated")
         )
-        if given and plain and SIZES[size][1] == FEW:
+        if given and plain:
             more = given.median - plain.median
             verdict = "ok" if more <= 2 else "MISSED"
             text = f"donation by ps.jit, us more, {size}"

@@ -142,6 +142,7 @@ def test_importing_jax_initialises_no_backend_and_pulls_in_no_extra():
     code = (
         "import sys, jax, purestate; "
         "extra = {'hypothesis', 'chex', 'equinox', 'flax', 'optax', 'rich', 'pytest'}; "
+        "extra |= {'jax.extend', 'jax.experimental.pallas'}; "
         "print(sorted(extra & sys.modules.keys()))"
     )
 

@@ -3,19 +3,21 @@
 Every other file may assume that what is exported here behaves the same everywhere.
 """
 
+import functools
 import inspect
 import sys
+import threading
 from typing import Any
 
 import jax.numpy as jnp
 from jax.core import Tracer
 
 __all__ = [
-    "OUTSIDE",
     "current_trace",
     "fills_dict",
     "is_tracer",
     "is_tracing",
+    "outermost_trace",
     "own_annotations",
 ]
 
@@ -53,18 +55,24 @@ def is_tracer(value: object) -> bool:
 
 def current_trace() -> object:
     """Return something that equals itself exactly while the same trace is running."""
-    from jax import core
-    from jax.extend import core as extended
+    import jax.extend.core  # imports much, so only once it is needed
 
-    home: Any = extended if hasattr(extended, "get_opaque_trace_state") else core
+    home: Any = jax.extend.core
+    if not hasattr(home, "get_opaque_trace_state"):
+        home = jax.core
     return home.get_opaque_trace_state(convention="purestate")
+
+
+@functools.cache
+def outermost_trace() -> object:
+    """Return what `current_trace` is while nothing is traced, the same in any thread."""
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: found.append(current_trace()))
+    thread.start()  # a new thread is inside of no trace
+    thread.join()
+    return found[0]
 
 
 def is_tracing() -> bool:
     """Return whether jnp returns tracers, also for arguments that are none."""
-    if current_trace() == OUTSIDE:
-        return False
     return is_tracer(jnp.zeros(()))
-
-
-OUTSIDE = current_trace()  # the same in every thread

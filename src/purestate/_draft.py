@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import jax
 
-from purestate._compat import OUTSIDE, current_trace, is_tracer
+from purestate._compat import current_trace, is_tracer, outermost_trace
 from purestate._layout import AUX, DRAFT, LAYOUT, layout_of
 from purestate._open import is_same, parts, rebuilt, settled
 from purestate._paths import words
@@ -146,7 +146,7 @@ class Draft(Generic[_S]):
 
     def _check_leaks(self) -> None:
         """Raise for a tracer that a container took in from another trace."""
-        if self._trace != OUTSIDE:
+        if self._trace != outermost_trace():
             return
         for draft in self._opened:
             for path, leaf in jax.tree_util.tree_leaves_with_path(draft):
