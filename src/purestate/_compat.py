@@ -65,7 +65,7 @@ def current_trace() -> object:
 
 @functools.cache
 def outermost_trace() -> object:
-    """Return what `current_trace` is while nothing is traced, the same in any thread."""
+    """Return what `current_trace` is while nothing is traced, in any thread."""
     found: list[object] = []
     thread = threading.Thread(target=lambda: found.append(current_trace()))
     thread.start()  # a new thread is inside of no trace
