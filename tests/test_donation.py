@@ -1,6 +1,7 @@
 """A donated State hands over its memory, and says so when it is used again."""
 
 import copy
+import functools
 import gc
 import pickle
 import threading
@@ -582,8 +583,8 @@ def test_a_shared_buffer_is_copied_with_a_warning_that_names_both_fields():
 def test_every_field_that_shares_a_buffer_is_named():
     z = jnp.ones(4)
 
-    with pytest.warns(SharedBufferWarning, match=r"in Nets\.online and Nets\.target; "
-                      r"Nets\.online and Nets\.third\['k'\]\."):  # fmt: skip
+    with pytest.warns(SharedBufferWarning, match=r"in Nets\.online and Nets\.target and "
+                      r"Nets\.third\['k'\]\."):  # fmt: skip
         new = Nets(online=z, target=z, third={"k": z}).step()
 
     assert [1.0] * 4 == new.third["k"].tolist()
@@ -774,3 +775,87 @@ def test_threads_donate_their_own_states():
     [thread.join() for thread in threads]
 
     assert [] == failures
+
+
+# --- what once went wrong ------------------------------------------------------------------
+
+
+class Keyed(ps.State):
+    key: jax.Array
+    x: jax.Array
+
+    @ps.jit(donate=True)
+    def step(self):
+        return self.replace(x=self.x + 1)
+
+
+def test_a_state_that_begins_with_a_key_is_donated():
+    keyed = Keyed(key=jax.random.key(0), x=jnp.ones(3))
+
+    assert [2, 2, 2] == keyed.step().x.tolist()
+    assert "<Keyed, donated to Keyed.step()>" == repr(keyed)
+
+
+def test_arrays_that_are_not_donated_may_be_shared():
+    x, box = jnp.ones(3), Box(x=jnp.ones(3))
+    step = ps.jit(lambda b, u, v: b.replace(x=b.x + u["a"] + v), donate=True)
+
+    assert [3, 3, 3] == step(box, {"a": x}, x).x.tolist()
+    assert not x.is_deleted()
+
+
+def test_a_donated_array_that_is_read_elsewhere_too_is_copied_and_lives_on():
+    x = jnp.ones(3)
+    step = ps.jit(lambda b, u: b.replace(x=b.x + u), donate=True)
+
+    with pytest.warns(SharedBufferWarning, match=r"in Box\.x and argument 1\."):
+        new = step(Box(x=x), x)
+
+    assert [2, 2, 2] == new.x.tolist()
+    assert [1, 1, 1] == x.tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "call"),
+    [
+        ({"donate": "a", "donate_argnums": 1}, lambda f, x, y: f(x, y)),
+        ({"donate": True, "donate_argnames": "b"}, lambda f, x, y: f(x, y)),
+        ({"donate": True, "donate_argnames": "b"}, lambda f, x, y: f(a=x, b=y)),
+        ({"donate": ("a", "b")}, lambda f, x, y: f(x, b=y)),
+    ],
+)
+def test_what_is_donated_does_not_depend_on_how_it_is_passed(options, call):
+    x, y = jnp.ones(3), jnp.ones(3)
+
+    call(ps.jit(lambda a, b: (a + 1, b + 1), **options), x, y)
+
+    assert (True, True) == (x.is_deleted(), y.is_deleted())
+
+
+def test_a_result_is_not_lost_when_marking_fails():
+    class Loop(ps.State):
+        x: jax.Array
+
+        @functools.cached_property
+        def ring(self):
+            ring = []
+            ring.append(ring)
+            return ring
+
+        @ps.jit(donate=True)
+        def step(self):
+            return self.replace(x=self.x + 1)
+
+    loop = Loop(x=jnp.ones(3))
+    assert loop.ring is loop.ring[0]
+
+    assert [2, 2, 2] == loop.step().x.tolist()
+
+
+@pytest.mark.parametrize("donate", [None, False, 0])
+def test_donating_nothing_has_several_spellings(donate):
+    x = jnp.ones(3)
+
+    ps.jit(lambda x: x + 1, donate=donate)(x)
+
+    assert not x.is_deleted()

@@ -4,6 +4,9 @@ import abc
 import functools
 import gc
 import inspect
+import subprocess
+import sys
+import textwrap
 import threading
 import weakref
 
@@ -941,3 +944,126 @@ def test_a_flag_or_size_in_a_data_field_is_pointed_to_static(name, field):
         and f"`{field} = ps.static()`" in note
         for note in caught.value.__notes__
     )
+
+
+def test_jitted_functions_methods_and_classes_can_be_cloudpickled(tmp_path):
+    pytest.importorskip("cloudpickle", reason="cloudpickle needs the interop extra")
+    (tmp_path / "make.py").write_text(
+        textwrap.dedent(
+            """
+            import sys, cloudpickle, jax, jax.numpy as jnp, purestate as ps
+
+            class Box(ps.State):
+                x: jax.Array
+
+                @ps.jit(donate=True)
+                def step(self):
+                    return self.replace(x=self.x + 1)
+
+                def plain(self):
+                    return self.x * 2
+
+            box = Box(x=jnp.ones(2))
+            made = (Box, box, ps.jit(lambda x: x + 1), ps.jit(box.plain))
+            assert [2, 2] == made[3]().tolist()
+            sys.stdout.buffer.write(cloudpickle.dumps(made))
+            """
+        )
+    )
+    code = """if True:
+        import pickle, sys
+        Box, box, add, plain = pickle.loads(sys.stdin.buffer.read())
+        assert [2, 2] == plain().tolist() and 2 == add(1)
+        assert [2, 2] == box.step().x.tolist()
+        assert "<Box, donated to Box.step()>" == repr(box)
+        print("fine")
+    """
+    data = subprocess.run(
+        [sys.executable, tmp_path / "make.py"], capture_output=True, check=True
+    ).stdout
+
+    used = subprocess.run([sys.executable, "-c", code], input=data, capture_output=True)
+
+    assert (b"", b"fine\n") == (used.stderr, used.stdout)
+
+
+def test_a_class_method_may_have_static_arguments():
+    class S(ps.State):
+        x: jax.Array
+
+        @ps.jit(static_argnums=1)
+        @classmethod
+        def make(cls, n, v):
+            return cls(x=v * n)
+
+    assert 6 == int(S.make(2, 3).x)
+
+
+def test_a_function_may_call_its_first_parameter_cls():
+    assert 3.0 == float(ps.jit(lambda cls, x: cls + x)(1.0, 2.0))
+
+
+@pytest.mark.parametrize("number", [1, -1, np.int64(1)])
+def test_static_arguments_by_number(number):
+    assert (3,) == ps.jit(lambda x, n: jnp.zeros(n) + x, static_argnums=number)(
+        1.0, 3
+    ).shape
+
+
+def test_shardings_of_bound_methods_are_not_mixed_up():
+    counter = Counter(n=1)
+    first, second = object(), object()
+
+    made = [ps.jit(counter.step, compiler_options={"x": o}) for o in (first, second)]
+
+    assert made[0] is not made[1]
+
+
+def test_a_container_that_cannot_be_copied_is_no_obstacle():
+    class Frozen(dict):
+        def __setitem__(self, key, value):
+            raise TypeError("frozen")
+
+        def __hash__(self):
+            return 0
+
+    assert 3.0 == float(
+        ps.jit(lambda d, x: x + len(d), static_argnums=0)(Frozen(), 3.0)
+    )
+
+
+def test_with_jit_disabled_calls_are_no_traces():
+    f = ps.jit(lambda x: x + 1)
+
+    with jax.disable_jit():
+        assert 20.0 == f(19.0)
+        for i in range(20):
+            f(i)
+
+
+def test_a_state_without_call_cannot_be_jitted():
+    with pytest.raises(
+        JitDeclarationError, match=r"^ps\.jit takes a function, a method or"
+    ):
+        ps.jit(Layer(w=1.0))
+
+
+def test_a_partial_object_keeps_the_name_of_its_function():
+    def scaled(x, by):
+        return x * by
+
+    assert "scaled" in ps.jit(functools.partial(scaled, by=2)).__name__
+
+
+def test_a_user_s_error_is_not_taken_for_one_about_a_field():
+    class T(ps.State):
+        x: jax.Array
+        n: int = 1
+
+    def fail(t):
+        raise ValueError("concrete things like numpy.ndarray.n")
+
+    with pytest.raises(ValueError, match="concrete") as caught:
+        ps.jit(fail)(T(x=1.0))
+
+    assert not [note for note in notes_of(caught.value) if "is data" in note]

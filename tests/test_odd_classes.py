@@ -292,6 +292,40 @@ def test_an_instance_that_its_static_value_refers_to_can_die():
     assert (None, None) == tuple(ref() for ref in alive)
 
 
+@dataclasses.dataclass(frozen=True)
+class Inherits(Config):
+    pass
+
+
+class Bare(Config):
+    pass
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class Hashed:
+    a: object
+
+
+@pytest.mark.parametrize("cls", [Config, Inherits, Bare, Hashed])
+def test_fields_of_a_dataclass_are_told_apart_by_type(cls):
+    @jax.jit
+    def go(s):
+        return s.x * 0 + jnp.asarray(s.by.a)
+
+    zero = jnp.int32(0)
+
+    assert jnp.int32 == go(Scale(x=zero, by=cls(1))).dtype
+    assert jnp.float32 == go(Scale(x=zero, by=cls(1.0))).dtype
+
+
+def test_floats_of_other_libraries_keep_their_sign():
+    def structure(value):
+        return jax.tree.structure(Scale(x=1, by=jnp.dtype("bfloat16").type(value)))
+
+    assert structure(0.0) != structure(-0.0)
+    assert structure(float("nan")) == structure(float("nan"))
+
+
 class Broken:
     def __init__(self, hashing):
         self.hashing = hashing

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from purestate._diff import diff
+from purestate._diff import Difference, diff
 from purestate._layout import AUX, LAYOUT, state_layout
 from purestate._paths import words
 from purestate._pytree import new_instance, sealed_aux
@@ -86,7 +86,11 @@ def stack(states: Sequence[_S], axis: int = 0) -> _S:
     structure: Any = jax.tree.structure(first)
     for i, other in enumerate(states[1:], start=1):
         fatal = ("class", "static value", "structure", "shape")
-        changes = [change for change in diff(first, other) if change.kind in fatal]
+        changes = [
+            change
+            for change in diff(first, other)
+            if change.kind in fatal and not _is_number(change)
+        ]
         if changes or jax.tree.structure(other) != structure:
             listed = "\n".join(map(str, changes)) or "the tree structure"
             raise StackError(
@@ -99,7 +103,7 @@ def stack(states: Sequence[_S], axis: int = 0) -> _S:
         try:
             return jnp.stack(leaves, axis)
         except Exception as error:
-            error.add_note(f"raised by stack() at {words(path, root)}.")
+            error.add_note(f"raised by stack() at {words(path, root) or 'a leaf'}.")
             raise
 
     return jax.tree_util.tree_map_with_path(join, *states)  # type: ignore[no-any-return]
@@ -143,6 +147,15 @@ def unstack(state: _S, axis: int = 0) -> list[_S]:
     return [
         jax.tree.unflatten(structure, [row[i] for row in rows]) for i in range(size)
     ]
+
+
+def _is_number(change: Difference) -> bool:
+    """Return whether numbers of different types meet, which jnp.stack promotes."""
+    kinds = {"bool", "int", "float", "complex"}
+    texts = (change.before, change.after)
+    return change.kind == "class" and all(
+        text in kinds or text.endswith("[]") for text in texts
+    )
 
 
 def _root(tree: Any) -> str:

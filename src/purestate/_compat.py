@@ -59,7 +59,7 @@ def current_trace() -> object:
 
     home: Any = jax.extend.core
     if not hasattr(home, "get_opaque_trace_state"):
-        home = jax.core
+        home = sys.modules["jax.core"]
     return home.get_opaque_trace_state(convention="purestate")
 
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import jax
 
 from purestate._compat import is_tracer
-from purestate._layout import LAYOUT
+from purestate._layout import LAYOUT, layout_of
 from purestate.errors import ConsumedStateError
 
 __all__ = ["Consumed", "consume", "holds_states", "was_deleted"]
@@ -37,7 +37,7 @@ def consume(
     mark = seen.get(kind)
     if mark is not None and not holds_states:  # the usual case, in half a microsecond
         held = value.__dict__
-        first = next(iter(held.values()), None)
+        first: Any = next(iter(held.values()), None)
         if type(first) in _array_types and first.is_deleted():
             held[_WHO] = mark
             _set_class(value, Consumed)
@@ -47,7 +47,8 @@ def consume(
     if holds_states:
         found: dict[int, Any] = {}
         _collect(value, found)
-        donated += [part for part in found.values() if _is_donated(part)]
+        parts = (part for part in found.values() if part is not None)
+        donated += [part for part in parts if _is_donated(part)]
     for part in donated:
         own = type(part)
         _mark(part, kind if is_state else own, function)
@@ -62,22 +63,27 @@ def holds_states(value: Any) -> bool:
     """Return whether there are States within a State or a container."""
     found: dict[int, Any] = {}
     _collect(value, found)
-    return bool(found)
+    return any(part is not None for part in found.values())
 
 
 def _collect(value: Any, found: dict[int, Any]) -> None:
     """Add the States within a value, not the value itself."""
-    held = value.__dict__ if LAYOUT in type(value).__dict__ else value
-    if isinstance(held, dict):
-        held = held.values()
-    elif not isinstance(held, list | tuple):
+    kind = type(value)
+    held: Any
+    if LAYOUT in kind.__dict__:
+        held = [value.__dict__[name] for name in layout_of(kind).data]
+    elif isinstance(value, dict):
+        held = value.values()
+    elif isinstance(value, list | tuple):
+        held = value
+    else:
         return
     for part in held:
-        if LAYOUT in type(part).__dict__:
-            if id(part) not in found:
-                found[id(part)] = part
-                _collect(part, found)
-        elif isinstance(part, list | tuple | dict):
+        is_state = LAYOUT in type(part).__dict__
+        if (is_state or isinstance(part, list | tuple | dict)) and id(
+            part
+        ) not in found:
+            found[id(part)] = part if is_state else None
             _collect(part, found)
 
 
@@ -95,6 +101,8 @@ class Consumed:
     Reading, passing, copying or pickling it raises `ConsumedStateError`; its repr and
     `isinstance` still work.
     """
+
+    __dataclass_fields__: Any = {}  # noqa: RUF012  # so that dataclasses asks further
 
     def __getattribute__(self, name: str) -> Any:
         if name == "__class__":
@@ -135,8 +143,10 @@ def _refuse(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
 
 # What Python looks up on the class, for instances that had it.
 _SPECIAL = """
-call getitem len iter contains bool enter exit lt le gt ge neg pos abs int float
-add radd sub rsub mul rmul truediv rtruediv matmul rmatmul pow rpow mod rmod
+call getitem setitem delitem len iter next contains bool enter exit await index int
+float round lt le gt ge neg pos abs invert add radd sub rsub mul rmul truediv rtruediv
+floordiv rfloordiv mod rmod divmod rdivmod matmul rmatmul pow rpow and rand or ror xor
+rxor lshift rlshift rshift rrshift
 """
 for _name in _SPECIAL.split():
     setattr(Consumed, f"__{_name}__", _refuse)
@@ -153,17 +163,18 @@ _set_class: Any = object.__dict__["__class__"].__set__
 
 
 def _is_donated(state: Any) -> bool:
-    """Return whether a buffer is gone; the first array nearly always answers."""
+    """Return whether a buffer is gone; the first array of its own mostly answers."""
     for leaf in state.__dict__.values():
-        is_deleted = getattr(type(leaf), "is_deleted", None)
-        if is_deleted is None or is_tracer(leaf):
-            break
-        if isinstance(leaf, jax.Array):
+        if type(leaf) in _array_types:
+            if leaf.is_deleted():
+                return True
+        elif isinstance(leaf, jax.Array):
+            if is_tracer(leaf):
+                return False
             _array_types.add(type(leaf))
-        if is_deleted(leaf):
-            return True
-    leaves = jax.tree.leaves(state)
-    return not any(map(is_tracer, leaves)) and any(map(was_deleted, leaves))
+            if was_deleted(leaf):
+                return True
+    return any(map(was_deleted, jax.tree.leaves(state)))
 
 
 def was_deleted(leaf: Any) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from purestate._compat import is_tracer
+from purestate._compat import is_tracer, is_tracing
 from purestate._consumed import was_deleted
 from purestate._layout import LAYOUT
 from purestate._paths import words
@@ -48,27 +48,45 @@ def is_donated_twice(error: Exception) -> bool:
 
 
 def without_shared_buffers(
-    name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    name: str, donated: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Return the arguments with shared buffers copied, None if none are shared."""
-    seen: dict[Any, str] = {}
-    shared: list[str] = []
+    """Return the arguments with donated buffers copied that something else holds too.
 
-    def separate(path: Any, leaf: Any) -> Any:
+    None if there are none, or if nothing is donated because an outer function is being
+    traced.
+    """
+    if is_tracing() or bool(jax.config.jax_disable_jit):  # type: ignore[attr-defined]
+        return None
+    positions = {place.position for place in donated}
+    names = {place.name for place in donated}
+    uses: dict[Any, list[tuple[str, bool, Any]]] = {}
+    for path, leaf in jax.tree.leaves_with_path((args, kwargs)):
         if not isinstance(leaf, jax.Array) or is_tracer(leaf) or was_deleted(leaf):
-            return leaf
+            continue
+        which, key = path[0].idx, path[1]
+        given = key.idx in positions if which == 0 else key.key in names
         place = _place(path, args, kwargs)
-        first = seen.setdefault(_buffer(leaf), place)
-        if first is place:
-            return leaf
-        shared.append(f"{first} and {place}")
-        return leaf.copy()
-
-    made = jax.tree_util.tree_map_with_path(separate, (args, kwargs))
+        uses.setdefault(_buffer(leaf), []).append((place, given, tuple(path)))
+    shared, copied = [], set()
+    for users in uses.values():
+        givers = [path for _, given, path in users if given]
+        if len(users) > 1 and givers:
+            shared.append(" and ".join(place for place, _, _ in users))
+            # The one that is donated may stay only if nobody else reads it.
+            copied |= set(givers[1:] if len(givers) == len(users) else givers)
     if not shared:
         return None
     warnings.warn(SharedBufferWarning(name, shared), stacklevel=4)
-    return made  # type: ignore[no-any-return]
+
+    def separate(path: Any, leaf: Any) -> Any:
+        return leaf.copy() if tuple(path) in copied else leaf
+
+    made, named = jax.tree_util.tree_map_with_path(separate, (args, kwargs))
+    # Static arguments stay the objects that they are.
+    return (
+        tuple(made[i] if i in positions else arg for i, arg in enumerate(args)),
+        {key: named[key] if key in names else arg for key, arg in kwargs.items()},
+    )
 
 
 def _notes(
@@ -97,7 +115,8 @@ def _notes(
     if "concrete" in str(error):  # jax's word for values that a trace has not
         for place, leaf in leaves:
             field = place.rpartition(".")[2]
-            if type(leaf) in (bool, int) and f".{field}" in str(error):
+            meant = rf"argument[s]? .*\b\w+\.{re.escape(field)}\b"
+            if type(leaf) in (bool, int) and re.search(meant, str(error)):
                 yield (
                     f"{place} is data, which jit traces, so it has no value here. If "
                     f"it is configuration, declare it static: `{field}: "

@@ -15,14 +15,7 @@ import jax
 from purestate._consumed import consume
 from purestate._explain import explain, is_donated_twice, without_shared_buffers
 from purestate._layout import LAYOUT
-from purestate._parameters import (
-    add_donated,
-    as_tuple,
-    donated_places,
-    parameters_of,
-    static_names,
-    takes_class,
-)
+from purestate._parameters import Parameters, as_tuple
 from purestate._tracing import Watch
 from purestate.errors import JitDeclarationError
 
@@ -105,8 +98,8 @@ def jit(
     >>> counter
     <Counter, donated to Counter.step()>
     """
-    if isinstance(static_argnames, str):
-        static_argnames = (static_argnames,)
+    if isinstance(static_argnames, str) or static_argnames is None:
+        static_argnames = (static_argnames,) if static_argnames else ()
     settings = {"donate": donate, "static_argnames": tuple(static_argnames), **options}
     if fn is None:
         return functools.partial(jit, **settings)
@@ -119,7 +112,7 @@ def jit(
         return property(jit(getter, **settings), fn.fset, fn.fdel, fn.__doc__)
     if isinstance(fn, types.MethodType) and LAYOUT in type(fn.__self__).__dict__:
         return _bound(fn.__self__, fn.__func__, settings)
-    if LAYOUT in type(fn).__dict__:
+    if LAYOUT in type(fn).__dict__ and callable(fn):
         return _bound(fn, type(fn).__call__, settings)
     if not callable(fn):
         raise JitDeclarationError(
@@ -143,10 +136,24 @@ def _bound(state: Any, function: Any, settings: dict[str, Any]) -> Any:
     return bound
 
 
+def _is_told_by_repr(value: Any) -> bool:
+    if isinstance(value, tuple | list):
+        return all(map(_is_told_by_repr, value))
+    return value is None or type(value) in (bool, int, str)
+
+
+def _name_of(fn: Any) -> str:
+    """Return a name for a callable without one: that of what it wraps, or its class."""
+    inner = getattr(fn, "func", fn)
+    return str(getattr(inner, "__qualname__", type(fn).__name__))
+
+
 def _for_all_instances(function: Any, settings: dict[str, Any]) -> Any:
     # `functools.wraps` copies attributes: each tells which function it is about.
     if getattr(function, _JITTED, None) is function and settings == _DEFAULTS:
         return function
+    if not all(map(_is_told_by_repr, settings.values())):
+        return _compiled(function, **settings)  # shardings and the like
     kept: dict[str, Any]
     owner, kept = getattr(function, _COMPILED, (None, {}))
     if owner is not function:
@@ -167,28 +174,37 @@ def _compiled(
     of_class: bool = False,
     **options: Any,
 ) -> Callable[..., Any]:
-    name = getattr(fn, "__qualname__", type(fn).__name__).rpartition("<locals>.")[2]
-    parameters = parameters_of(fn)
-    order = list(parameters)
-    of_class = of_class or takes_class(parameters)
-    donated = donated_places(name, parameters, donate, int(of_class))
-    static = static_names(name, fn, parameters, static_argnames, options)
-    if of_class and order:
-        static = (*order[:1], *static)
-    if static:
-        options["static_argnames"] = static
-    add_donated(options, donated)
-    # What jax does not trace is not looked at when something goes wrong.
-    numbers = as_tuple(options.get("static_argnums"))
-    fixed = {*static, *(order[n] for n in numbers if n < len(order))}
+    plain_name = getattr(fn, "__qualname__", None) or _name_of(fn)
+    name = plain_name.rpartition("<locals>.")[2]
+    parameters = Parameters(fn, name)
+    first = int(of_class or parameters.takes_class())
+    static, static_names = parameters.static(
+        static_argnames, as_tuple(options.pop("static_argnums", None))
+    )
+    if first:
+        static, static_names = parameters.chosen((0, *static), static_names)
+    numbers, names = parameters.donated(donate, first)
+    more = options.pop("donate_argnames", None) or ()
+    numbers, names = parameters.chosen(
+        (*numbers, *as_tuple(options.pop("donate_argnums", None))),
+        (*names, *((more,) if isinstance(more, str) else more)),
+    )
+    donated = parameters.places(numbers, names)
+    chosen = {
+        "static_argnums": static,
+        "static_argnames": static_names,
+        "donate_argnums": numbers,
+        "donate_argnames": names,
+    }
+    options |= {option: value for option, value in chosen.items() if value}
     watch = Watch(fn, name, donated)
     jitted: Any = jax.jit(watch.wrapped(), **options)
 
     def traced(args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        named = dict(enumerate(order))
+        """Return the arguments of a call without the static ones."""
         return (
-            tuple(None if named.get(i) in fixed else a for i, a in enumerate(args)),
-            {key: None if key in fixed else value for key, value in kwargs.items()},
+            tuple(None if i in static else arg for i, arg in enumerate(args)),
+            {key: None if key in static_names else v for key, v in kwargs.items()},
         )
 
     def plain(*args: Any, **kwargs: Any) -> Any:
@@ -201,7 +217,7 @@ def _compiled(
     def retried(error: Exception | None, args: Any, kwargs: Any) -> Any:
         """Call with shared buffers copied, if there are any."""
         if error is None or is_donated_twice(error):
-            separate = without_shared_buffers(name, args, kwargs)
+            separate = without_shared_buffers(name, donated, args, kwargs)
             if separate is not None:
                 return jitted(*separate[0], **separate[1])
         if error is None:
@@ -219,13 +235,18 @@ def _compiled(
             warm = True
         except Exception as error:  # noqa: BLE001  # raised again in there
             out = retried(error, args, kwargs)
-        for place in donated:
-            value = place.read(args, kwargs)
-            consume(value, name, place.holds_states, place.seen)
+        try:
+            for place in donated:
+                value = place.read(args, kwargs)
+                consume(value, name, place.holds_states, place.seen)
+        except Exception:  # noqa: BLE001  # the result must not be lost for a mark
+            pass
         return out
 
     call: Any = functools.wraps(fn)(donating if donated else plain)
     for method in ("lower", "trace", "eval_shape", "clear_cache"):
         setattr(call, method, getattr(jitted, method))
+    if not hasattr(fn, "__name__"):  # a partial object, an instance
+        call.__name__ = call.__qualname__ = name
     setattr(call, _JITTED, call)
     return call  # type: ignore[no-any-return]

@@ -1,6 +1,12 @@
-"""Which parameters of a function are donated, static, or the class of its method."""
+"""Which parameters of a function are donated, static, or the class of its method.
 
+jax takes positions and names, and completes one by the other only if the other is not
+given. Here both are worked out, once, from whatever the user wrote.
+"""
+
+import dataclasses
 import inspect
+import operator
 import typing
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -10,108 +16,127 @@ from purestate._tracing import Place
 from purestate.errors import JitDeclarationError
 from purestate.errors._base import nearest
 
-__all__ = [
-    "add_donated",
-    "as_tuple",
-    "donated_places",
-    "parameters_of",
-    "static_names",
-    "takes_class",
-]
+__all__ = ["Parameters", "as_tuple"]
+
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-def as_tuple(numbers: int | Iterable[int] | None) -> tuple[int, ...]:
+@dataclasses.dataclass
+class Parameters:
+    """The parameters of one function, as far as `ps.jit` asks.
+
+    Attributes:
+        function: the function.
+        name: how to call it in texts.
+        by_name: its parameters, none if it does not tell.
+        positional: the names of those that have a position.
+    """
+
+    function: Callable[..., Any]
+    name: str
+
+    def __post_init__(self) -> None:
+        try:
+            self.by_name = dict(inspect.signature(self.function).parameters)
+        except (TypeError, ValueError):  # some builtins have none
+            self.by_name = {}
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, _NAMED[0])
+        self.positional = [n for n, p in self.by_name.items() if p.kind in kinds]
+
+    def takes_class(self) -> bool:
+        """Return whether the first parameter is the class of a class method."""
+        first = next(iter(self.by_name.values()), None)
+        in_class = "." in self.name
+        is_bare = first is not None and first.annotation is first.empty
+        return in_class and is_bare and first is not None and first.name == "cls"
+
+    def chosen(
+        self, numbers: Iterable[int], names: Iterable[str]
+    ) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """Return parameters by position and by name, each completed by the other."""
+        count = len(self.positional)
+        found = {n + count if -count <= n < 0 else n for n in numbers}
+        named = {
+            self.positional[n]
+            for n in found
+            if 0 <= n < count and self.by_name[self.positional[n]].kind in _NAMED
+        }
+        named |= set(names)
+        found |= {self.positional.index(n) for n in named if n in self.positional}
+        return tuple(sorted(found)), tuple(sorted(named))
+
+    def static(self, names: Iterable[str], numbers: Iterable[int]) -> Any:
+        """Return the static parameters by position and by name.
+
+        Raises:
+            JitDeclarationError: a State would be static, or a name is unknown.
+        """
+        self._check_known("static_argnames", names)
+        found, named = self.chosen(numbers, names)
+        for name in named:
+            kind = self.by_name[name].annotation if name in self.by_name else None
+            if name == "self" or _mentions_state(kind, self.function):
+                raise JitDeclarationError(
+                    f"ps.jit({self.name}) would make {name} static: jit would then "
+                    f"compile its arrays into the program and return stale results. "
+                    f"Leave it out: a State is traced, and its ps.static() fields are "
+                    f"static already."
+                )
+        return found, named
+
+    def donated(self, donate: Any, first: int) -> Any:
+        """Return the donated parameters by position and by name.
+
+        Args:
+            donate: what the user wrote: a bool, a name or names.
+            first: the position of the first parameter that can be donated.
+
+        Raises:
+            JitDeclarationError: a name that is no parameter.
+        """
+        if donate is None or isinstance(donate, int):
+            order = list(self.by_name)
+            if not donate:
+                return (), ()
+            if first < len(self.positional) or first >= len(order):
+                return self.chosen([first], ())
+            return self.chosen((), order[first : first + 1])
+        names = (donate,) if isinstance(donate, str) else tuple(donate)
+        self._check_known("donate", names)
+        return self.chosen((), names)
+
+    def places(self, numbers: Iterable[int], names: Iterable[str]) -> tuple[Place, ...]:
+        """Return where to find donated arguments in a call."""
+        named = dict.fromkeys(names)
+        found = []
+        for n in numbers:
+            name = self.positional[n] if n < len(self.positional) else ""
+            named.pop(name, None)
+            found.append(Place(n, name))
+        return (*found, *(Place(None, name) for name in named))
+
+    def _check_known(self, option: str, names: Iterable[str]) -> None:
+        kinds = [parameter.kind for parameter in self.by_name.values()]
+        if not kinds or inspect.Parameter.VAR_KEYWORD in kinds:
+            return
+        for name in names:
+            if name not in self.by_name:
+                hint = nearest(name, self.by_name, "parameters")
+                fields = " Fields cannot be donated one by one."
+                raise JitDeclarationError(
+                    f"ps.jit({self.name}, {option}={name!r}): {self.name} has no "
+                    f"parameter of that name; {hint}"
+                    f"{fields if option == 'donate' else ''}"
+                )
+
+
+def as_tuple(numbers: Any) -> tuple[int, ...]:
     """Return argument numbers as a tuple, as jax takes one, several or none."""
-    return (numbers,) if isinstance(numbers, int) else tuple(numbers or ())
-
-
-def takes_class(parameters: dict[str, inspect.Parameter]) -> bool:
-    """Return whether the first parameter is the class of a class method."""
-    first = next(iter(parameters.values()), None)
-    return first is not None and first.name == "cls" and first.annotation is first.empty
-
-
-def add_donated(options: dict[str, Any], donated: tuple[Place, ...]) -> None:
-    """Add to jax's options what is donated, beside what they may name themselves."""
-    numbers = [p.position for p in donated if p.position is not None and not p.by_name]
-    names = [p.name for p in donated if p.by_name]
-    if numbers:
-        options["donate_argnums"] = (
-            *numbers,
-            *as_tuple(options.get("donate_argnums")),
-        )
-    if names:
-        given = options.get("donate_argnames") or ()
-        given = (given,) if isinstance(given, str) else tuple(given)
-        options["donate_argnames"] = (*names, *given)
-
-
-def parameters_of(fn: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return a function's parameters by name, none if it does not tell."""
-    try:
-        return dict(inspect.signature(fn).parameters)
-    except (TypeError, ValueError):  # some builtins have none
-        return {}
-
-
-def donated_places(
-    name: str,
-    parameters: dict[str, inspect.Parameter],
-    donate: bool | str | Iterable[str],
-    first: int,
-) -> tuple[Place, ...]:
-    """Return the parameters to donate, for `donate=` as the user wrote it.
-
-    Raises:
-        JitDeclarationError: a name that is no parameter.
-    """
-    order = list(parameters)
-    keyword_only = inspect.Parameter.KEYWORD_ONLY
-    if donate is False:
+    if numbers is None:
         return ()
-    if donate is True:
-        chosen = order[first] if first < len(order) else ""
-        if chosen and parameters[chosen].kind is keyword_only:
-            return (Place(None, chosen, True),)
-        return (Place(first, chosen, False),)
-    names = (donate,) if isinstance(donate, str) else tuple(donate)
-    for chosen in names:
-        if chosen not in order:
-            raise JitDeclarationError(
-                f"ps.jit({name}, donate={chosen!r}): {name} has no parameter of that "
-                f"name; {nearest(chosen, order, 'parameters')} Fields cannot be "
-                f"donated one by one."
-            )
-    return tuple(
-        Place(None if parameters[n].kind is keyword_only else order.index(n), n, True)
-        for n in names
-    )
-
-
-def static_names(
-    name: str,
-    fn: Callable[..., Any],
-    parameters: dict[str, inspect.Parameter],
-    static_argnames: tuple[str, ...],
-    options: dict[str, Any],
-) -> tuple[str, ...]:
-    """Return the static parameters by name.
-
-    Raises:
-        JitDeclarationError: a State would be static.
-    """
-    order = list(parameters)
-    numbers = as_tuple(options.get("static_argnums"))
-    by_number = [order[n] for n in numbers if -len(order) <= n < len(order)]
-    for chosen in (*static_argnames, *by_number):
-        kind = parameters[chosen].annotation if chosen in parameters else None
-        if chosen == "self" or _mentions_state(kind, fn):
-            raise JitDeclarationError(
-                f"ps.jit({name}) would make {chosen} static: jit would then compile "
-                f"its arrays into the program and return stale results. Leave it out: "
-                f"a State is traced, and its ps.static() fields are static already."
-            )
-    return static_argnames
+    if hasattr(numbers, "__index__"):
+        return (operator.index(numbers),)
+    return tuple(map(operator.index, numbers))
 
 
 def _mentions_state(annotation: Any, fn: Callable[..., Any]) -> bool:

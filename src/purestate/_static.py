@@ -13,6 +13,7 @@ import types
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 __all__ = ["Unfit", "is_plain", "settled", "typed"]
@@ -41,6 +42,8 @@ def typed(value: Any) -> Any:
         return kind, _float_key(value)
     if isinstance(value, _SCALARS):
         return kind, value
+    if _is_small_float(value):
+        return kind, _float_key(float(value))
     if isinstance(value, jax.Array | np.ndarray):
         raise Unfit(value)
     if isinstance(value, tuple):
@@ -76,18 +79,24 @@ def _at(step: str, part: Any) -> Any:
 
 def _is_value_dataclass(value: Any) -> bool:
     """Return whether its == and hash are those that `dataclasses` writes."""
-    body = type(value).__dict__
-    params = body.get("__dataclass_params__")
-    if params is None or not (params.eq and params.frozen):
+    cls = type(value)
+    params = getattr(cls, "__dataclass_params__", None)
+    if params is None or not (params.eq and (params.frozen or params.unsafe_hash)):
         return False
-    written = (body.get(name) for name in ("__eq__", "__hash__"))
     # The standard library compiles its methods from strings.
-    return all(_file(function) == "<string>" for function in written)
+    return all(_file(method) == "<string>" for method in (cls.__eq__, cls.__hash__))
 
 
 def _file(function: object) -> str:
     code = getattr(inspect.unwrap(function), "__code__", None)  # type: ignore[arg-type]
     return getattr(code, "co_filename", "")
+
+
+def _is_small_float(value: Any) -> bool:
+    """Return whether it is a bfloat16 or another float of ml_dtypes."""
+    return isinstance(value, np.generic) and bool(
+        jnp.issubdtype(value.dtype, jnp.floating)
+    )
 
 
 def _float_key(value: Any) -> Any:

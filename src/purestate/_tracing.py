@@ -39,14 +39,12 @@ class Place:
     Attributes:
         position: where it stands in a call, None for a keyword-only parameter.
         name: its name, empty if the function has no signature.
-        by_name: whether it was named, and did not just come first.
         holds_states: whether States have been inside of it, as far as it was traced.
         seen: what `consume` keeps.
     """
 
     position: int | None
     name: str
-    by_name: bool
     holds_states: bool = False
     seen: dict[type, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
 
@@ -77,31 +75,44 @@ class Watch:
     donated: tuple[Place, ...]
 
     def __post_init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._count = 0
         self._last: Any = None
+
+    def __getstate__(self) -> Any:  # a lock cannot be pickled, and traces stay here
+        donated = tuple(Place(p.position, p.name) for p in self.donated)
+        return self.function, self.name, donated
+
+    def __setstate__(self, state: Any) -> None:
+        self.function, self.name, self.donated = state
+        self.__post_init__()
 
     def wrapped(self) -> Callable[..., Any]:
         """Return the function that jax traces in place of the user's."""
 
         @functools.wraps(self.function)
         def traced(*args: Any, **kwargs: Any) -> Any:
+            if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+                return self.function(*args, **kwargs)  # a plain call, no trace
             self._count_trace(args, kwargs)
             for place in self.donated:
                 place.note(args, kwargs)
-            before = copied_containers(args[0]) if args else None
+            before = _remembered(args[0]) if args else None
             out = self.function(*args, **kwargs)
             self._compare(before, args, kwargs, out)
             return out
 
+        if not hasattr(self.function, "__name__"):  # what profilers show
+            traced.__name__ = self.name.rpartition(".")[2]
         return traced
 
     def _count_trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         seen = jax.tree.map(_abstract, (args, kwargs))
+        last = self._last
+        changes = _named(last, seen)
+        if last is not None and not changes:
+            return  # the same types again: lowering, or another transform
         with self._lock:
-            changes = _named(self._last, seen)
-            if self._last is not None and not changes:
-                return  # the same types again: lowering, or another transform
             self._last, self._count = seen, self._count + 1
             count = self._count
         if count >= _MANY:
@@ -144,11 +155,25 @@ def _abstract(leaf: Any) -> Any:
     return struct(leaf.shape, leaf.dtype, weak_type=weak)
 
 
+def _remembered(argument: Any) -> Any:
+    """Return a State as it is now, None for anything else."""
+    if LAYOUT not in type(argument).__dict__:
+        return None
+    try:
+        return copied_containers(argument)
+    except Exception:  # noqa: BLE001  # a container that cannot be copied
+        return None
+
+
 class _Static:
     """What is remembered of a static argument: its text, and what tells it apart."""
 
     def __init__(self, value: Any) -> None:
-        self.text, self.key = short(value), (type(value), hash(value))
+        self.text = short(value)
+        try:
+            self.key = (type(value), hash(value), self.text)
+        except Exception:  # noqa: BLE001  # jax will say so
+            self.key = (type(value), 0, self.text)
 
 
 def _named(old: Any, new: Any) -> list[Difference]:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from purestate._at import places
 from purestate._layout import LAYOUT, state_layout
+from purestate._parameters import as_tuple
 from purestate._paths import words
 from purestate._pytree import new_instance
 from purestate._repr import pformat
@@ -37,8 +38,8 @@ def grad(
 
     Args:
         fn: returns a scalar, or with `has_aux` a pair of a scalar and anything.
-        wrt: what to differentiate: None for every floating-point leaf, names of fields,
-            or a selector such as `lambda s: s.params`, whose part alone is returned.
+        wrt: what to differentiate: None for every real or complex leaf, names of
+            fields, or a selector, `lambda s: s.params`, whose part alone is returned.
         has_aux: whether `fn` returns a pair.
         **options: `argnums` and `holomorphic`, as in `jax.grad`.
 
@@ -99,14 +100,21 @@ def value_and_grad(
     >>> loss(Net(w=2.0, b=3.0))[1]
     Net(w=f32[], b=None)
     """
-    wanted = jnp.inexact if holomorphic else jnp.floating
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    if wrt is not None and not callable(wrt) and not isinstance(wrt, str):
-        wrt = tuple(wrt)
+    wanted = jnp.complexfloating if holomorphic else jnp.inexact
+    is_one, numbers = hasattr(argnums, "__index__"), as_tuple(argnums)
+    if not (wrt is None or callable(wrt) or isinstance(wrt, str)):
+        listed: Any = tuple(wrt) if hasattr(wrt, "__iter__") else (wrt,)
+        wrt = listed
+        if not all(isinstance(name, str) for name in listed):
+            raise TypeError(
+                f"wrt takes names of fields or a selector, and got {listed!r}; positions "
+                f"of arguments go into argnums=."
+            )
 
     @functools.wraps(fn, updated=())
     def both(*args: Any, **kwargs: Any) -> Any:
-        if not all(-len(args) <= n < len(args) for n in numbers):
+        where = {n + len(args) if n < 0 else n for n in numbers}
+        if len(where) < len(numbers) or not where <= set(range(len(args))):
             raise TypeError(
                 f"the gradient of {_name(fn)} is with respect to positional argument "
                 f"{argnums}, and it was called with {len(args)} positional arguments."
@@ -143,7 +151,7 @@ def value_and_grad(
         gradients = jax.tree.map(
             lambda i: by_index.get(i) if type(i) is _Index else None, part
         )
-        return value, tuple(gradients) if numbers is argnums else gradients[0]
+        return value, gradients[0] if is_one else tuple(gradients)
 
     return both
 
