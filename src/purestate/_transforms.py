@@ -107,8 +107,8 @@ def value_and_grad(
         wrt = listed
         if not all(isinstance(name, str) for name in listed):
             raise TypeError(
-                f"wrt takes names of fields or a selector, and got {listed!r}; positions "
-                f"of arguments go into argnums=."
+                f"wrt takes names of fields or a selector, and got {listed!r}; "
+                f"positions of arguments go into argnums=."
             )
 
     @functools.wraps(fn, updated=())
