@@ -12,8 +12,10 @@ from typing import Any, TypeVar, overload
 
 import jax
 
+from purestate._compat import OUTSIDE, current_trace
 from purestate._consumed import consume
 from purestate._explain import explain, without_shared_buffers
+from purestate._host._failures import note_call, raise_original
 from purestate._layout import LAYOUT
 from purestate._parameters import (
     add_donated,
@@ -30,7 +32,7 @@ __all__ = ["jit"]
 
 _JITTED = "__purestate_jitted__"  # on a function that ps.jit returned: itself
 _COMPILED = "__purestate_compiled__"  # on a method: itself, and what it was jitted to
-_DEFAULTS: dict[str, Any] = {"donate": False, "static_argnames": ()}
+_DEFAULTS: dict[str, Any] = {"donate": False, "static_argnames": (), "wait": True}
 _F = TypeVar("_F", bound=Callable[..., Any])
 _D = TypeVar(
     "_D", bound="classmethod[Any, Any, Any] | staticmethod[Any, Any] | property"
@@ -43,6 +45,7 @@ def jit(
     *,
     donate: bool | str | Iterable[str] = ...,
     static_argnames: str | Iterable[str] = ...,
+    wait: bool = ...,
     **options: Any,
 ) -> _D: ...
 @overload
@@ -51,6 +54,7 @@ def jit(
     *,
     donate: bool | str | Iterable[str] = ...,
     static_argnames: str | Iterable[str] = ...,
+    wait: bool = ...,
     **options: Any,
 ) -> _F: ...
 @overload
@@ -58,6 +62,7 @@ def jit(
     *,
     donate: bool | str | Iterable[str] = ...,
     static_argnames: str | Iterable[str] = ...,
+    wait: bool = ...,
     **options: Any,
 ) -> Callable[[_F], _F]: ...
 def jit(
@@ -65,6 +70,7 @@ def jit(
     *,
     donate: bool | str | Iterable[str] = False,
     static_argnames: str | Iterable[str] = (),
+    wait: bool = True,
     **options: Any,
 ) -> Any:
     """Return a function compiled by `jax.jit`, as a decorator too.
@@ -79,6 +85,8 @@ def jit(
             call; use the one that it returned.
         static_argnames: parameters that are part of the cache key. A State's static
             fields are so by themselves.
+        wait: wait for the result where host functions are called, so that an exception
+            of theirs leaves the call that caused it. Other calls never wait.
         **options: any other keyword of `jax.jit`.
 
     Returns:
@@ -107,7 +115,12 @@ def jit(
     """
     if isinstance(static_argnames, str):
         static_argnames = (static_argnames,)
-    settings = {"donate": donate, "static_argnames": tuple(static_argnames), **options}
+    settings = {
+        "donate": donate,
+        "static_argnames": tuple(static_argnames),
+        "wait": wait,
+        **options,
+    }
     if fn is None:
         return functools.partial(jit, **settings)
     if isinstance(fn, staticmethod):
@@ -164,6 +177,7 @@ def _compiled(
     *,
     donate: bool | str | Iterable[str],
     static_argnames: tuple[str, ...],
+    wait: bool,
     of_class: bool = False,
     **options: Any,
 ) -> Callable[..., Any]:
@@ -193,8 +207,12 @@ def _compiled(
 
     def plain(*args: Any, **kwargs: Any) -> Any:
         try:
-            return jitted(*args, **kwargs)
+            out = jitted(*args, **kwargs)
+            if watch.calls_host:
+                _settle(out, wait)
+            return out
         except Exception as error:
+            raise_original(error)
             explain(error, name, *traced(args, kwargs))
             raise
 
@@ -204,11 +222,18 @@ def _compiled(
         except Exception as error:
             separate = without_shared_buffers(error, name, args, kwargs)
             if separate is None:
+                raise_original(error)
                 explain(error, name, *traced(args, kwargs))
                 raise
             out = jitted(*separate[0], **separate[1])
         for place in donated:
             consume(place.read(args, kwargs), name, place.inner)
+        if watch.calls_host:
+            try:
+                _settle(out, wait)
+            except Exception as error:
+                raise_original(error)
+                raise
         return out
 
     call: Any = functools.wraps(fn)(donating if donated else plain)
@@ -216,3 +241,13 @@ def _compiled(
         setattr(call, method, getattr(jitted, method))
     setattr(call, _JITTED, call)
     return call  # type: ignore[no-any-return]
+
+
+def _settle(out: Any, wait: bool) -> None:
+    """Wait for host functions, whose exceptions would leave a later line."""
+    if current_trace() != OUTSIDE:
+        note_call()  # jax kept the inner trace: the outer function calls them as well
+    elif wait:
+        untyped: Any = jax
+        untyped.block_until_ready(out)
+        untyped.effects_barrier()

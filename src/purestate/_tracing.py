@@ -17,6 +17,7 @@ import jax
 
 from purestate._consumed import Path, inner_states
 from purestate._diff import Difference, diff
+from purestate._host._failures import count_calls
 from purestate._layout import LAYOUT
 from purestate.errors import LostUpdateWarning, RetraceWarning, StateDriftWarning
 from purestate.errors._base import short
@@ -62,11 +63,13 @@ class Watch:
         function: the user's function.
         name: how to call it in texts.
         donated: the parameters that are donated.
+        calls_host: whether a trace has met a host function.
     """
 
     function: Callable[..., Any]
     name: str
     donated: tuple[Place, ...]
+    calls_host: bool = False
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
@@ -81,7 +84,9 @@ class Watch:
             self._count_trace(args, kwargs)
             for place in self.donated:
                 place.note(args, kwargs)
+            calls = count_calls()
             out = self.function(*args, **kwargs)
+            self.calls_host = self.calls_host or calls != count_calls()
             self._compare(args, kwargs, out)
             return out
 
