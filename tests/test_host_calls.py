@@ -15,6 +15,7 @@ import pytest
 
 import purestate as ps
 from purestate.errors import HostSpecError, HostVmapError
+from tests.hosts import x64
 
 pytestmark = pytest.mark.usefixtures("lowering")
 F32 = jnp.float32
@@ -108,11 +109,7 @@ def test_numbers_in_double_precision_follow_x64():
     same = ps.host_function(lambda x: x)
 
     assert "float32" == jax.jit(same)(np.ones(2)).dtype
-    with (
-        jax.experimental.enable_x64()
-        if not hasattr(jax, "enable_x64")
-        else jax.enable_x64(True)
-    ):
+    with x64():
         for x in (
             np.arange(3) / 3,
             np.arange(3),
@@ -127,11 +124,7 @@ def test_numbers_in_double_precision_follow_x64():
 
 def test_large_arrays_in_double_precision_keep_their_bits():
     same = ps.host_function(lambda x: x + 0)
-    with (
-        jax.experimental.enable_x64()
-        if not hasattr(jax, "enable_x64")
-        else jax.enable_x64(True)
-    ):
+    with x64():
         x = np.linspace(0, 1, 1 << 20)
 
         out = jax.block_until_ready(jax.jit(same)(x))
@@ -802,3 +795,40 @@ def test_every_call_of_a_function_with_its_own_thread_runs_on_it():
 
     assert 1 == len(idents)
     assert threading.get_ident() not in idents
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x.T,
+        lambda x: np.broadcast_to(x[:1, :1], x.T.shape),
+        lambda x: x[::-1].T,
+        lambda x: np.asfortranarray(x).T,
+    ],
+    ids=["transposed", "repeated", "reversed", "fortran"],
+)
+def test_results_may_lie_in_memory_in_any_order(fn):
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    host = ps.host_function(fn)
+
+    for call in ways(host):
+        assert (fn(x) == np.asarray(call(x))).all()
+    assert (
+        np.stack([fn(x)] * 2) == np.asarray(jax.jit(jax.vmap(host))(np.stack([x] * 2)))
+    ).all()
+
+
+def test_a_result_that_the_function_changes_later_stays_what_it_was():
+    space = np.zeros(3, np.float32)
+
+    @ps.host_function(out=lambda x: jax.ShapeDtypeStruct((3,), F32))
+    def fill(x):
+        space[:] = x
+        return space
+
+    for call in ways(fill):
+        outs = [call(float(i)) for i in range(3)]
+        assert [0, 1, 2] == [float(out[0]) for out in outs]
+    assert [[i] * 3 for i in range(4)] == jax.jit(jax.vmap(fill))(
+        jnp.arange(4.0)
+    ).tolist()

@@ -4,11 +4,13 @@
 which of these axes it has; its own axes come after them. Nothing is guessed from ranks.
 """
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from purestate._host._leaves import epsilon, is_inexact
 from purestate._host._operation import Operation
 from purestate._host._run import Arrays, call
 from purestate.errors import HostVmapError
@@ -41,7 +43,7 @@ def call_batch(
     flat = flattened(op, full, batch)
     lead = (int(np.prod(batch)),)
     found = call(op, flat, fn=op.options.batch_fn, lead=lead, cast=cast)
-    return [value.reshape(*batch, *value.shape[1:]) for value in found]
+    return [value.reshape((*batch, *value.shape[1:])) for value in found]
 
 
 def each(
@@ -55,14 +57,21 @@ def each(
 
     There must be an item: without one, nothing is known of the results.
     """
-    found: dict[tuple[int, ...], Arrays] = {}
+    stacks: Arrays = []
+    lock = threading.Lock()
 
     def run(index: tuple[int, ...]) -> None:
         # The ellipsis keeps what has no axes left an array.
         item = [
             array[_own(index, mask)] for array, mask in zip(arrays, masks, strict=True)
         ]
-        found[index] = body(item)
+        values = body(item)
+        with lock:
+            if not stacks:
+                stacks.extend(np.empty(batch + v.shape, v.dtype) for v in values)
+        # At once: the next item may be computed in the same memory.
+        for stack, value in zip(stacks, values, strict=True):
+            stack[index] = value
 
     indices = list(np.ndindex(*batch))
     if op.options.vmap == "threads":
@@ -70,8 +79,7 @@ def each(
     else:
         for index in indices:
             run(index)
-    columns = zip(*(found[index] for index in indices), strict=True)
-    return [np.stack(c).reshape(*batch, *c[0].shape) for c in columns]
+    return stacks
 
 
 def _own(index: tuple[int, ...], mask: tuple[bool, ...]) -> Any:
@@ -82,15 +90,16 @@ def aligned(array: Array, mask: tuple[bool, ...], batch: tuple[int, ...]) -> Arr
     """Return the array with an axis of size 1 for each batch axis that it lacks."""
     core = array.shape[sum(mask) :]
     sizes = (size if has else 1 for size, has in zip(batch, mask, strict=True))
-    return array.reshape(*sizes, *core)
+    return array.reshape((*sizes, *core))
 
 
 def flattened(op: Operation, full: Sequence[Array], batch: tuple[int, ...]) -> Arrays:
     """Return the arrays with exactly one batch axis, repeated where they had none."""
     made = []
+    lead_size = int(np.prod(batch))
     for leaf, array in zip(op.ins, full, strict=True):
         repeated = np.broadcast_to(array, (*batch, *leaf.shape))
-        made.append(repeated.reshape(-1, *leaf.shape))
+        made.append(repeated.reshape((lead_size, *leaf.shape)))
     return made
 
 
@@ -105,8 +114,7 @@ def compare_rows(op: Operation, arrays: Sequence[Array], count: int) -> None:
     for row in sorted({0, count - 1}):
         alone = call(op, [array[row, ...] for array in arrays])
         for place, both, one in zip(op.out_paths, together, alone, strict=True):
-            exact = not np.issubdtype(one.dtype, np.inexact)
-            tolerance = 0.0 if exact else 100 * float(np.finfo(one.dtype).eps)
+            tolerance = 100 * epsilon(one.dtype) if is_inexact(one.dtype) else 0.0
             if not np.allclose(both[row], one, tolerance, tolerance, equal_nan=True):
                 raise HostVmapError(
                     op.options.name,

@@ -13,10 +13,10 @@ import numpy as np
 
 from purestate._host._batches import Masks, aligned, each, flattened
 from purestate._host._differences import by_differences
-from purestate._host._leaves import Leaf, may_cast
+from purestate._host._leaves import Leaf
 from purestate._host._operation import Operation
 from purestate._host._rules import Rule
-from purestate._host._run import Arrays, unexpected
+from purestate._host._run import Arrays
 from purestate._host._transpose import transposed
 
 __all__ = ["product"]
@@ -56,10 +56,8 @@ def product(
         one = _item(op, kind, wrt)
         found = each(op, one, arrays, batch, masks) if batch else one(list(arrays))
     return [
-        _finished(op, kind, place, leaf, value, batch)
-        for place, leaf, value in zip(
-            _places(op, kind, wrt), wanted, found, strict=True
-        )
+        np.asarray(value).astype(leaf.dtype, copy=False)
+        for leaf, value in zip(wanted, found, strict=True)
     ]
 
 
@@ -107,32 +105,9 @@ def _whole_batch(
     cotangents = []
     for i, value in zip(op.inexact_outs, full[count:], strict=True):
         shape = op.outs[i].shape
-        cotangents.append(np.broadcast_to(value, (*batch, *shape)).reshape(-1, *shape))
+        cotangents.append(
+            np.broadcast_to(value, (*batch, *shape)).reshape((lead[0], *shape))
+        )
     rule = Rule(op, wrt, flattened(op, full[:count], batch), lead)
     found = rule.apply("vjp", cotangents)
-    return [value.reshape(*batch, *value.shape[1:]) for value in found]
-
-
-def _places(op: Operation, kind: str, wrt: tuple[int, ...]) -> list[str]:
-    if kind == "jvp":
-        return [op.out_paths[i] for i in op.inexact_outs]
-    return [f"argument leaf {i}" for i in wrt]
-
-
-def _finished(
-    op: Operation,
-    kind: str,
-    place: str,
-    leaf: Leaf,
-    value: Array,
-    batch: tuple[int, ...],
-) -> Array:
-    if value.shape != batch + leaf.shape:
-        shown = f"{value.dtype.name}[{','.join(map(str, value.shape))}]"
-        raise unexpected(op.options, f"{place} of its {kind}", leaf, batch, shown)
-    if value.dtype != leaf.dtype:
-        if not may_cast(value.dtype, leaf.dtype, "same_kind", True):
-            shown = f"{value.dtype.name}[{','.join(map(str, value.shape))}]"
-            raise unexpected(op.options, f"{place} of its {kind}", leaf, batch, shown)
-        return value.astype(leaf.dtype)
-    return value
+    return [value.reshape((*batch, *value.shape[1:])) for value in found]

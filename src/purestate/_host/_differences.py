@@ -8,11 +8,10 @@ evaluated once for all of them.
 from collections.abc import Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from purestate._host._batches import Masks, aligned, call_batch
-from purestate._host._leaves import Leaf
+from purestate._host._leaves import Leaf, epsilon
 from purestate._host._operation import Operation
 from purestate._host._run import Arrays
 from purestate._host._transpose import transposed
@@ -84,7 +83,7 @@ class _Differences:
             tangent = np.zeros(x.shape, complex if unit == 1j else float)
             if number == which:
                 rank = len(self.batch)
-                flat = tangent.reshape(*x.shape[:rank], -1)
+                flat = tangent.reshape((*x.shape[:rank], self.op.ins[i].size))
                 flat[..., element] = unit
                 tangent = flat.reshape(x.shape)
             tangents.append(tangent)
@@ -93,7 +92,7 @@ class _Differences:
     def _difference(self, tangents: Sequence[Array], step: Array) -> Arrays:
         if self.op.options.grad == "complex":
             turned = self._evaluate(tangents, 1j * step)
-            return [value.imag / self._over(step, value) for value in turned]
+            return [np.asarray(v.imag / self._over(step, v)) for v in turned]
         above = self._evaluate(tangents, step)
         if self.op.options.grad == "fd-forward":
             if self.base is None:
@@ -102,7 +101,7 @@ class _Differences:
         else:
             below = self._evaluate(tangents, -step)
             pairs, width = zip(above, below, strict=True), 2 * step
-        return [(a - b) / self._over(width, a) for a, b in pairs]
+        return [np.asarray((a - b) / self._over(width, a)) for a, b in pairs]
 
     def _evaluate(self, tangents: Sequence[Array], step: Array) -> Arrays:
         points = list(self.at)
@@ -122,7 +121,7 @@ class _Differences:
 
     def _over(self, step: Array, like: Array) -> Array:
         """Return the step of each item, with axes of size 1 for its elements."""
-        return step.reshape(*step.shape, *(1,) * (like.ndim - step.ndim))
+        return step.reshape((*step.shape, *(1,) * (like.ndim - step.ndim)))
 
     def _moved_dtype(self, x: Array) -> Any:
         if self.op.options.grad != "complex":
@@ -136,8 +135,7 @@ class _Differences:
         given = [self.at[i].dtype for i in self.wrt]
         if not self.op.options.upcast:
             given += [self.op.outs[i].dtype for i in self.op.inexact_outs]
-        finfo: Any = jnp.finfo  # it knows bfloat16
-        eps = max(float(finfo(dtype).eps) for dtype in given)
+        eps = max(map(epsilon, given))
         return float(eps ** (1 / 2 if self.op.options.grad == "fd-forward" else 1 / 3))
 
 

@@ -11,6 +11,7 @@ import numpy as np
 __all__ = [
     "Leaf",
     "as_operand",
+    "epsilon",
     "generators",
     "is_inexact",
     "is_key",
@@ -107,6 +108,19 @@ def key_facts(dtype: Any) -> tuple[int, Any]:
 
     words = jax.eval_shape(look, struct((), dtype))
     return int(words.shape[-1]), found[-1]
+
+
+@functools.cache
+def epsilon(dtype: np.dtype[Any]) -> float:
+    """Return the distance from 1 to the next number.
+
+    Not by `finfo`, which warns in threads where XLA has set small numbers to zero.
+    """
+    kind = np.zeros(0, dtype).real.dtype if dtype.kind == "c" else dtype
+    found = 1.0
+    while np.asarray(1 + found / 2).astype(kind) != 1:
+        found /= 2
+    return found
 
 
 def generators(words: np.ndarray[Any, Any]) -> Any:

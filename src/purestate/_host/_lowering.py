@@ -113,7 +113,11 @@ def lower(
             ]
         return list(found)
 
-    return mlir.lower_fun(run, multiple_results=True)(ctx, *args)
+    known = len(ctx.module_context.host_callbacks)
+    lowered = mlir.lower_fun(run, multiple_results=True)(ctx, *args)
+    if name == "pure":
+        _call_directly(ctx.module_context.host_callbacks, known, safe, len(args))
+    return lowered
 
 
 # --- the three ways ------------------------------------------------------------------
@@ -147,6 +151,24 @@ def _pure(call: _Call, shapes: list[Any], effect: str, *operands: Any) -> Any:
     return jax.pure_callback(
         numbers, tuple(shapes), *operands, vmap_method="sequential"
     )
+
+
+def _call_directly(callbacks: list[Any], known: int, call: _Call, count: int) -> None:
+    """Have the program call us, and not jax's wrapper around us.
+
+    The wrapper makes jax arrays of the operands, and whoever reads those waits for a
+    thread of XLA: on one core there is only the one that waits. It would also cut
+    64-bit numbers. Where a program is built in another way, as on a TPU, it stays.
+    """
+    if len(callbacks) != known + 1:
+        return
+    numbers = guarded(call)
+
+    def direct(*arrays: Any) -> tuple[Any, ...]:
+        token = arrays[: len(arrays) - count]  # in front, if the effect is ordered
+        return (*token, *numbers(*arrays[len(token) :]))
+
+    callbacks[-1] = direct
 
 
 _WAYS: dict[str, Callable[..., Any]] = {"buffer": _buffer, "emit": _emit, "pure": _pure}
@@ -229,7 +251,7 @@ def _to_words(value: Any) -> Any:
     if dtype.kind == "c":
         value = jnp.stack([value.real, value.imag], axis=-1)
         words = jax.lax.bitcast_convert_type(value, np.uint32)
-        return words.reshape(*words.shape[:-2], 4)
+        return words.reshape((*words.shape[:-2], 4))
     return jax.lax.bitcast_convert_type(value, np.uint32)
 
 
@@ -238,7 +260,7 @@ def _from_words(words: Any, dtype: Any) -> Any:
     if not _is_wide(dtype):
         return words
     if dtype.kind == "c":
-        pairs = words.reshape(*words.shape[:-1], 2, 2)
+        pairs = words.reshape((*words.shape[:-1], 2, 2))
         parts = jax.lax.bitcast_convert_type(pairs, np.float64)
         return jax.lax.complex(parts[..., 0], parts[..., 1])
     return jax.lax.bitcast_convert_type(words, dtype)
@@ -259,7 +281,7 @@ def _in_words(call: _Call, avals: list[Any]) -> _Call:
         made = []
         for value in call(*given):
             if _is_wide(value.dtype):
-                whole = np.ascontiguousarray(value).reshape(*value.shape, 1)
+                whole = np.ascontiguousarray(value).reshape((*value.shape, 1))
                 made.append(whole.view(np.uint32))
             else:
                 made.append(value)

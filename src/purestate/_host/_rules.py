@@ -6,9 +6,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from purestate._host._leaves import Leaf
+from purestate._host._leaves import Leaf, may_cast
 from purestate._host._operation import Operation
-from purestate._host._run import Arrays, arguments, invoke
+from purestate._host._run import Arrays, arguments, invoke, unexpected
 from purestate.errors import HostSpecError
 
 __all__ = ["Rule"]
@@ -41,13 +41,19 @@ class Rule:
             given = jax.tree.unflatten(op.rule_tree, tangents)
             found = invoke(options, options.jvp, (self.args, given), op.statics)
             values = self._leaves(op.out_tree, found, "jvp", "the result")
-            return [self._filled(values[i], op.outs[i], "jvp") for i in op.inexact_outs]
+            return [
+                self._filled(values[i], op.outs[i], "jvp", op.out_paths[i] or "result")
+                for i in op.inexact_outs
+            ]
         cotangents = self._spread(op.outs, op.inexact_outs, linear)
         cotangent = jax.tree.unflatten(op.out_tree, cotangents)
         rule = options.batch_vjp if self.lead else options.vjp
         found = invoke(options, rule, (self.args, cotangent), op.statics)
         values = self._per_argument(found, "vjp")
-        return [self._filled(values[i], op.ins[i], "vjp") for i in self.wrt]
+        return [
+            self._filled(values[i], op.ins[i], "vjp", f"argument leaf {i}")
+            for i in self.wrt
+        ]
 
     def by_jacobian(self, kind: str, linear: Sequence[Array]) -> Arrays:
         """Return a product of the Jacobian that `jac=` gives."""
@@ -127,10 +133,19 @@ class Rule:
                 f"  received: {jax.tree.structure(value)}"
             ) from error
 
-    def _filled(self, value: Any, leaf: Leaf, rule: str) -> Array:
+    def _filled(self, value: Any, leaf: Leaf, rule: str, place: str) -> Array:
+        """Return one array of a rule's result, checked; None is zero."""
         if value is None:
             return np.zeros(self.lead + leaf.shape, leaf.dtype)
-        return np.asarray(value)
+        array = np.asarray(value) if jax.tree_util.all_leaves([value]) else None
+        fits = array is not None and array.shape == self.lead + leaf.shape
+        if array is None or not fits or not _may_be(array.dtype, leaf):
+            shown = f"a {type(value).__name__}"
+            if array is not None:
+                shown = f"{array.dtype.name}[{','.join(map(str, array.shape))}]"
+            where = f"{place} of its {rule}"
+            raise unexpected(self.op.options, where, leaf, self.lead, shown)
+        return array
 
     def _spread(
         self, leaves: Sequence[Leaf], places: tuple[int, ...], given: Sequence[Array]
@@ -145,3 +160,7 @@ class Rule:
             made[place] = wide.view()
             made[place].flags.writeable = False
         return made
+
+
+def _may_be(dtype: Any, leaf: Leaf) -> bool:
+    return dtype.kind != "O" and may_cast(dtype, leaf.dtype, "same_kind", True)

@@ -39,7 +39,7 @@ def transposed(
             if is_complex:
                 turned = _paired(column(which, element, 1j), targets, given)
                 found[..., element] -= 1j * turned
-        made.append(found.reshape(*batch, *leaf.shape))
+        made.append(found.reshape((*batch, *leaf.shape)))
     return made
 
 
