@@ -343,3 +343,20 @@ def test_a_gradient_through_a_large_array():
     x = jnp.ones(1 << 20)
 
     assert (jax.jit(jax.grad(lambda x: fn(x).sum()))(x) == 3).all()
+
+
+def test_differences_survive_results_in_the_same_memory_and_of_mixed_types():
+    space = np.zeros(2)
+
+    @ps.host_function(
+        grad="fd", upcast=True, out=lambda x: jax.ShapeDtypeStruct((2,), x.dtype)
+    )
+    def fn(x):
+        if x < 1:
+            return np.zeros(2, int)
+        space[:] = x * x, x
+        return space
+
+    found = jax.jit(jax.vmap(jax.jacrev(fn)))(jnp.array([0.5, 2.0]))
+
+    assert np.allclose([[0, 0], [4, 1]], found, atol=1e-5)

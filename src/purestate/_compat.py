@@ -30,6 +30,17 @@ __all__ = [
 _SHARED_KEYS = 30  # beyond this, CPython gives each instance a dict of its own [1]
 
 
+def _find_trace_state() -> Any:
+    from jax import core
+    from jax.extend import core as extended
+
+    home: Any = extended if hasattr(extended, "get_opaque_trace_state") else core
+    return home.get_opaque_trace_state
+
+
+_trace_state = _find_trace_state()
+
+
 def fills_dict(count: int) -> bool:
     """Return whether `count` attributes are best stored through an object's `__dict__`.
 
@@ -61,11 +72,7 @@ def is_tracer(value: object) -> bool:
 
 def current_trace() -> object:
     """Return something that equals itself exactly while the same trace is running."""
-    from jax import core
-    from jax.extend import core as extended
-
-    home: Any = extended if hasattr(extended, "get_opaque_trace_state") else core
-    return home.get_opaque_trace_state(convention="purestate")
+    return _trace_state(convention="purestate")
 
 
 def is_tracing() -> bool:

@@ -117,7 +117,8 @@ class _Differences:
         ]
         masks = ((True,) * len(self.batch),) * len(full)
         found = call_batch(self.op, full, self.batch, masks, cast=False)
-        return [_doubled(found[i]) for i in self.op.inexact_outs]
+        # A copy: the next evaluation may write into the same memory.
+        return [found[i].copy() for i in self.op.inexact_outs]
 
     def _over(self, step: Array, like: Array) -> Array:
         """Return the step of each item, with axes of size 1 for its elements."""
@@ -146,7 +147,3 @@ def _plain(x: Array) -> Array:
 
 def _real(x: Array) -> Any:
     return x.dtype if x.dtype.kind in "fc" else np.float32
-
-
-def _doubled(x: Array) -> Array:
-    return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)

@@ -82,10 +82,10 @@ def as_operand(value: Any) -> tuple[Leaf, Any] | None:
     None if it is no array.
     """
     if isinstance(value, jax.Array):
-        if is_key(value):
+        if (leaf := _plain_leaf(value.shape, value.dtype)) is None:
             numbers = jax.random.key_data(value)
             return Leaf(numbers.shape, np.dtype(numbers.dtype), value.dtype), numbers
-        return Leaf(value.shape, np.dtype(value.dtype)), value
+        return leaf, value
     if not isinstance(value, np.ndarray | np.generic | bool | int | float | complex):
         return None
     array = np.asarray(value)
@@ -95,6 +95,14 @@ def as_operand(value: Any) -> tuple[Leaf, Any] | None:
     if dtype != array.dtype:
         array = array.astype(dtype)
     return Leaf(array.shape, dtype), array
+
+
+@functools.lru_cache(maxsize=1024)
+def _plain_leaf(shape: tuple[int, ...], dtype: Any) -> Leaf | None:
+    """Return what an array of jax looks like; None if it is one of typed keys."""
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return None
+    return Leaf(shape, np.dtype(dtype))
 
 
 @functools.lru_cache(maxsize=64)

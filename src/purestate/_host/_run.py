@@ -36,7 +36,8 @@ def call(
         arrays: one per argument leaf.
         fn: a stand-in for the function itself, its whole-batch version.
         lead: the batch axes that arguments and results have in front.
-        cast: make the results exactly of the declared dtypes.
+        cast: make the results exactly of the declared dtypes, and not of their double
+            precision.
         eager: called by a person, and not by a running program.
     """
     size = op.options.cache
@@ -162,13 +163,17 @@ def _checked(
         array = _repeated(array, lead, leaf)  # what no argument with the axis reached
     if array.shape != expected:
         raise unexpected(op.options, place, leaf, lead, _shown(array))
-    if cast and array.dtype != leaf.dtype:
-        is_number = isinstance(value, int)
-        if not may_cast(array.dtype, leaf.dtype, op.options.casting, is_number):
-            why = f" (casting={op.options.casting!r})"
-            raise unexpected(op.options, place, leaf, lead, _shown(array) + why)
-        return array.astype(leaf.dtype)
-    return array
+    if not cast and leaf.inexact:
+        # For differences: all in double precision, whatever single items come as.
+        wanted = np.dtype(complex) if op.options.grad == "complex" else leaf.wide
+    else:
+        wanted = leaf.dtype
+    if array.dtype == wanted:
+        return array
+    if not may_cast(array.dtype, wanted, op.options.casting, isinstance(value, int)):
+        why = f" (casting={op.options.casting!r})"
+        raise unexpected(op.options, place, leaf, lead, _shown(array) + why)
+    return array.astype(wanted)
 
 
 def _repeated(
