@@ -9,6 +9,8 @@ import pathlib
 import sys
 import tempfile
 
+import pytest
+
 CACHE_SETTINGS = {
     # Test programs are small and quick to compile, and there are many of them.
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
@@ -65,6 +67,13 @@ def register_hypothesis_profiles():
     settings.register_profile("ci", max_examples=100, derandomize=True, **common)
     settings.register_profile("deep", max_examples=2000, **common)
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+
+
+@pytest.fixture(params=["buffer", "emit", "pure"])
+def lowering(request, monkeypatch):
+    """Run a test of host functions once for each way into a compiled program."""
+    monkeypatch.setenv("PURESTATE_HOST_LOWERING", request.param)
+    return request.param
 
 
 set_jax_environment()

@@ -272,3 +272,16 @@ def test_the_index_links_every_page_and_script():
 
 def test_the_picture_of_the_readme_is_small():
     assert (DOCS / "digits.png").stat().st_size < 150_000
+
+
+# --- host_numpy.py -------------------------------------------------------------------
+
+
+def test_the_epidemic_is_fitted_and_its_gradient_is_right(capsys):
+    pytest.importorskip("scipy", reason="needs the extra `examples`")
+
+    error, found, truth = load("examples/host_numpy.py").main()
+
+    assert error < 1e-4
+    assert np.allclose(found, np.tile(truth, (4, 1)), atol=2e-3)
+    assert 5 == len(capsys.readouterr().out.splitlines())

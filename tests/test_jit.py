@@ -674,7 +674,7 @@ def test_a_type_error_of_the_user_is_not_blamed_on_static_arguments(call):
 
 NUMPY = (
     "{} gave a traced value to numpy, or to code that needs numbers: under jit it has "
-    "none yet. Use jnp in place of np, or jax.pure_callback to call the code when the "
+    "none yet. Use jnp in place of np, or ps.host_function(code) to call the code when the "
     "program runs."
 )
 

@@ -20,6 +20,7 @@ LAYERS = [
     "_interning",
     "_layout",
     "_paths",
+    "_host",
     "_pytree",
     "_open",
     "_repr",

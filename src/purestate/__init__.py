@@ -17,6 +17,7 @@ from purestate._diff import diff
 from purestate._donation import donation_report
 from purestate._fields import field, static
 from purestate._find import find_tracers
+from purestate._host import host_function, original_error, surface_errors
 from purestate._jit import jit
 from purestate._repr import pformat
 from purestate._state import State
@@ -30,11 +31,14 @@ __all__ = [
     "field",
     "find_tracers",
     "grad",
+    "host_function",
     "jit",
+    "original_error",
     "pformat",
     "prefix",
     "stack",
     "static",
+    "surface_errors",
     "unstack",
     "value_and_grad",
     "vmap",

@@ -3,22 +3,30 @@
 Every other file may assume that what is exported here behaves the same everywhere.
 """
 
+import contextlib
 import functools
 import inspect
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
-from jax.core import Tracer
+from jax.core import ShapedArray, Trace, Tracer
 
 __all__ = [
     "current_trace",
     "fills_dict",
     "is_tracer",
     "is_tracing",
+    "on_partial_evaluation",
     "outermost_trace",
     "own_annotations",
+    "refusing_jax",
+    "result_type",
+    "vary",
+    "varying_axes",
 ]
 
 _SHARED_KEYS = 30  # beyond this, CPython gives each instance a dict of its own [1]
@@ -55,12 +63,18 @@ def is_tracer(value: object) -> bool:
 
 def current_trace() -> object:
     """Return something that equals itself exactly while the same trace is running."""
+    return _trace_state()(convention="purestate")
+
+
+@functools.cache
+def _trace_state() -> Callable[..., object]:
     import jax.extend.core  # imports much, so only once it is needed
 
     home: Any = jax.extend.core
     if not hasattr(home, "get_opaque_trace_state"):
         home = sys.modules["jax.core"]
-    return home.get_opaque_trace_state(convention="purestate")
+    state: Callable[..., object] = home.get_opaque_trace_state
+    return state
 
 
 @functools.cache
@@ -76,3 +90,79 @@ def outermost_trace() -> object:
 def is_tracing() -> bool:
     """Return whether jnp returns tracers, also for arguments that are none."""
     return is_tracer(jnp.zeros(()))
+
+
+def varying_axes(aval: Any) -> frozenset[Any]:
+    """Return the axes of a `shard_map` along which a type's values differ."""
+    if hasattr(aval, "vma"):
+        return frozenset(aval.vma)
+    return frozenset(aval.manual_axis_type.varying)
+
+
+def vary(value: Any, axes: frozenset[Any]) -> Any:
+    """Return `value`, typed as differing along `axes`."""
+    missing = tuple(sorted(axes - varying_axes(jax.typeof(value)), key=str))
+    if not missing:
+        return value
+    lax: Any = jax.lax
+    if hasattr(lax, "pcast"):
+        return lax.pcast(value, missing, to="varying")
+    return lax.pvary(value, missing)
+
+
+def result_type(like: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Return a type for a result, on the mesh and with the varying axes of `like`."""
+    if like is None or not like.sharding.mesh.axis_names:
+        return ShapedArray(shape, dtype)
+    spec: Any = jax.sharding.PartitionSpec
+    sharding = like.sharding.update(spec=spec(*(None for _ in shape)))
+    return like.update(shape=shape, dtype=dtype, weak_type=False, sharding=sharding)
+
+
+def on_partial_evaluation(primitive: Any, rule: Callable[..., Any]) -> None:
+    """Have `rule` called where jax splits a loop's body, as under `grad` of `scan`."""
+    from jax.interpreters import partial_eval
+
+    partial_eval.custom_partial_eval_rules[primitive] = rule
+
+
+_trace: Any = Trace
+
+
+class _Refusal(_trace):  # type: ignore[misc]
+    """A trace in which no operation of jax can run."""
+
+    def __init__(self, error: Callable[[], Exception]) -> None:
+        super().__init__()
+        self._error = error
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> Any:
+        raise self._error()
+
+    process_primitive = _refuse
+    process_call = _refuse
+    process_map = _refuse
+    process_custom_jvp_call = _refuse
+    process_custom_vjp_call = _refuse
+    process_custom_transpose = _refuse
+    process_shard_map = _refuse
+    cur_qdd = _refuse
+    stage_value = _refuse
+
+
+def refusing_jax(
+    error: Callable[[], Exception],
+) -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which an operation of jax raises what `error` makes.
+
+    jax 0.7.2 has no public way to do so: there such operations run.
+    """
+    from jax.extend import core as extended
+
+    home: Any = extended
+    if not hasattr(home, "set_current_trace"):
+        return contextlib.nullcontext()
+    manager: contextlib.AbstractContextManager[Any] = home.set_current_trace(
+        _Refusal(error)
+    )
+    return manager

@@ -125,8 +125,8 @@ def _notes(
     if isinstance(error, jax.errors.TracerArrayConversionError):
         yield (
             f"{name} gave a traced value to numpy, or to code that needs numbers: "
-            f"under jit it has none yet. Use jnp in place of np, or jax.pure_callback "
-            f"to call the code when the program runs."
+            f"under jit it has none yet. Use jnp in place of np, or "
+            f"ps.host_function(code) to call the code when the program runs."
         )
 
 

@@ -12,8 +12,10 @@ from typing import Any, TypeVar, overload
 
 import jax
 
+from purestate._compat import current_trace, outermost_trace
 from purestate._consumed import consume
 from purestate._explain import explain, is_donated_twice, without_shared_buffers
+from purestate._host._failures import note_call, raise_original
 from purestate._layout import LAYOUT
 from purestate._parameters import Parameters, as_tuple
 from purestate._tracing import Watch
@@ -23,7 +25,7 @@ __all__ = ["jit"]
 
 _JITTED = "__purestate_jitted__"  # on a function that ps.jit returned: itself
 _COMPILED = "__purestate_compiled__"  # on a method: itself, and what it was jitted to
-_DEFAULTS: dict[str, Any] = {"donate": False, "static_argnames": ()}
+_DEFAULTS: dict[str, Any] = {"donate": False, "static_argnames": (), "wait": True}
 _F = TypeVar("_F", bound=Callable[..., Any])
 _D = TypeVar(
     "_D", bound="classmethod[Any, Any, Any] | staticmethod[Any, Any] | property"
@@ -36,6 +38,7 @@ def jit(
     *,
     donate: bool | str | Iterable[str] = ...,
     static_argnames: str | Iterable[str] = ...,
+    wait: bool = ...,
     **options: Any,
 ) -> _D: ...
 @overload
@@ -44,6 +47,7 @@ def jit(
     *,
     donate: bool | str | Iterable[str] = ...,
     static_argnames: str | Iterable[str] = ...,
+    wait: bool = ...,
     **options: Any,
 ) -> _F: ...
 @overload
@@ -51,6 +55,7 @@ def jit(
     *,
     donate: bool | str | Iterable[str] = ...,
     static_argnames: str | Iterable[str] = ...,
+    wait: bool = ...,
     **options: Any,
 ) -> Callable[[_F], _F]: ...
 def jit(
@@ -58,6 +63,7 @@ def jit(
     *,
     donate: bool | str | Iterable[str] = False,
     static_argnames: str | Iterable[str] = (),
+    wait: bool = True,
     **options: Any,
 ) -> Any:
     """Return a function compiled by `jax.jit`, as a decorator too.
@@ -72,6 +78,8 @@ def jit(
             call; use the one that it returned.
         static_argnames: parameters that are part of the cache key. A State's static
             fields are so by themselves.
+        wait: wait for the result where host functions are called, so that an exception
+            of theirs leaves the call that caused it. Other calls never wait.
         **options: any other keyword of `jax.jit`.
 
     Returns:
@@ -100,7 +108,12 @@ def jit(
     """
     if isinstance(static_argnames, str) or static_argnames is None:
         static_argnames = (static_argnames,) if static_argnames else ()
-    settings = {"donate": donate, "static_argnames": tuple(static_argnames), **options}
+    settings = {
+        "donate": donate,
+        "static_argnames": tuple(static_argnames),
+        "wait": wait,
+        **options,
+    }
     if fn is None:
         return functools.partial(jit, **settings)
     if isinstance(fn, staticmethod):
@@ -171,6 +184,7 @@ def _compiled(
     *,
     donate: bool | str | Iterable[str],
     static_argnames: tuple[str, ...],
+    wait: bool,
     of_class: bool = False,
     **options: Any,
 ) -> Callable[..., Any]:
@@ -209,8 +223,12 @@ def _compiled(
 
     def plain(*args: Any, **kwargs: Any) -> Any:
         try:
-            return jitted(*args, **kwargs)
+            out = jitted(*args, **kwargs)
+            if watch.calls_host:
+                _settle(out, wait)
+            return out
         except Exception as error:
+            raise_original(error)
             explain(error, name, *traced(args, kwargs))
             raise
 
@@ -222,6 +240,7 @@ def _compiled(
                 return jitted(*separate[0], **separate[1])
         if error is None:
             return jitted(*args, **kwargs)
+        raise_original(error)
         explain(error, name, *traced(args, kwargs))
         raise error
 
@@ -241,6 +260,12 @@ def _compiled(
                 consume(value, name, place.holds_states, place.seen)
         except Exception:  # noqa: BLE001  # the result must not be lost for a mark
             pass
+        if watch.calls_host:
+            try:
+                _settle(out, wait)
+            except Exception as error:
+                raise_original(error)
+                raise
         return out
 
     call: Any = functools.wraps(fn)(donating if donated else plain)
@@ -250,3 +275,13 @@ def _compiled(
         call.__name__ = call.__qualname__ = name
     setattr(call, _JITTED, call)
     return call  # type: ignore[no-any-return]
+
+
+def _settle(out: Any, wait: bool) -> None:
+    """Wait for host functions, whose exceptions would leave a later line."""
+    if current_trace() != outermost_trace():
+        note_call()  # jax kept the inner trace: the outer function calls them as well
+    elif wait:
+        untyped: Any = jax
+        untyped.block_until_ready(out)
+        untyped.effects_barrier()

@@ -17,6 +17,7 @@ import jax
 
 from purestate._consumed import holds_states
 from purestate._diff import Difference, diff, told_apart
+from purestate._host._failures import count_calls
 from purestate._layout import LAYOUT
 from purestate._open import copied_containers, is_same
 from purestate.errors import (
@@ -68,11 +69,13 @@ class Watch:
         function: the user's function.
         name: how to call it in texts.
         donated: the parameters that are donated.
+        calls_host: whether a trace has met a host function.
     """
 
     function: Callable[..., Any]
     name: str
     donated: tuple[Place, ...]
+    calls_host: bool = False
 
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
@@ -98,7 +101,9 @@ class Watch:
             for place in self.donated:
                 place.note(args, kwargs)
             before = _remembered(args[0]) if args else None
+            calls = count_calls()
             out = self.function(*args, **kwargs)
+            self.calls_host = self.calls_host or calls != count_calls()
             self._compare(before, args, kwargs, out)
             return out
 

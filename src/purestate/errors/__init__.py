@@ -12,6 +12,12 @@ from purestate.errors._declaring import (
     ReservedNameError,
     UnannotatedArrayError,
 )
+from purestate.errors._host import (
+    HostGradError,
+    HostSpecError,
+    HostVmapError,
+    JaxInHostError,
+)
 from purestate.errors._state import (
     CheckError,
     DerivedFieldError,
@@ -50,8 +56,12 @@ __all__ = [
     "DraftError",
     "FieldError",
     "FrozenStateError",
+    "HostGradError",
+    "HostSpecError",
+    "HostVmapError",
     "InPlaceWarning",
     "InheritedInitError",
+    "JaxInHostError",
     "JitDeclarationError",
     "LostUpdateWarning",
     "NothingToDifferentiateError",

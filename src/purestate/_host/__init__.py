@@ -1,0 +1,14 @@
+"""Host functions: numpy code as a citizen of jit, vmap, grad and scan.
+
+From the bottom up: `_failures` keeps exceptions across XLA, `_leaves` says what an
+array looks like, `_options` checks a declaration, `_workers` owns threads and scratch
+objects, `_operation` is one function at one set of types, `_run` calls it, over batches
+in `_batches`, `_derive` differentiates it; `_lowering` puts it into a compiled program,
+`_primitive` tells jax's transforms about it, `_infer` finds out what it returns, and
+`_function` is what a user holds.
+"""
+
+from purestate._host._failures import original_error, surface_errors
+from purestate._host._function import HostFunction, host_function
+
+__all__ = ["HostFunction", "host_function", "original_error", "surface_errors"]

@@ -1,0 +1,290 @@
+"""How a host call gets into a compiled program.
+
+Three ways, behind one switch:
+
+- "buffer", `jax.experimental.buffer_callback`: views of XLA's buffers, and results are
+  written in place. On one CPU device.
+- "emit", `jax.interpreters.mlir.emit_python_callback`: copies, as numpy arrays. On one
+  CPU device, and for ordered effects.
+- "pure", `jax.pure_callback` (`jax.experimental.io_callback` for effects): everywhere.
+
+The first two are not stable parts of jax: where one is missing the next is taken.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import ShapedArray
+from jax.experimental import io_callback
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+
+from purestate._host._failures import guarded
+from purestate._host._leaves import struct
+from purestate.errors import HostSpecError
+
+buffer_callback: Any = None  # an experimental part of jax, which may go away
+with contextlib.suppress(ImportError):
+    from jax.experimental.buffer_callback import buffer_callback
+
+__all__ = ["EFFECTS", "LOWERINGS", "available", "chosen", "lower"]
+
+LOWERINGS = ("buffer", "emit", "pure")
+_VARIABLE = "PURESTATE_HOST_LOWERING"
+_SMALL = 64 * 1024  # bytes up to which a copy costs less than keeping a view safe
+_Call = Callable[..., list[np.ndarray[Any, Any]]]
+
+
+def available() -> tuple[str, ...]:
+    """Return the lowerings that this version of jax has, the fastest first."""
+    found = {
+        "buffer": buffer_callback is not None,
+        "emit": hasattr(mlir, "emit_python_callback"),
+        "pure": True,
+    }
+    return tuple(name for name in LOWERINGS if found[name])
+
+
+def chosen(wanted: str | None, devices: int, platform: str, effect: str) -> str:
+    """Return the lowering of a call.
+
+    Args:
+        wanted: the function's own choice, or None.
+        devices: how many devices the program runs on.
+        platform: their kind.
+        effect: "", "unordered" or "ordered".
+    """
+    wanted = wanted or os.environ.get(_VARIABLE) or None
+    if wanted is not None and wanted not in LOWERINGS:
+        raise HostSpecError(
+            f"{wanted!r} is no lowering of host functions; they are "
+            f"{', '.join(LOWERINGS)}."
+        )
+    if devices > 1 or platform != "cpu":
+        return "pure"  # the others know nothing of shardings
+    usable = [name for name in available() if not (effect and name == "buffer")]
+    if wanted in usable:
+        return str(wanted)
+    if wanted == "buffer":
+        return usable[0]
+    return usable[0] if wanted is None else "pure"
+
+
+def lower(
+    ctx: Any,
+    call: _Call,
+    results: list[Any],
+    wanted: str | None,
+    effect: str,
+    *args: Any,
+) -> Any:
+    """Return the MLIR values of a host call's results.
+
+    Args:
+        ctx: jax's lowering context.
+        call: takes and returns numpy arrays.
+        results: shapes and dtypes of what it returns.
+        wanted: see `chosen`.
+        effect: see `chosen`.
+        *args: the operands.
+    """
+    where = ctx.module_context.axis_context
+    devices = getattr(where, "num_devices", 1)
+    if isinstance(where, mlir.SPMDAxisContext):
+        devices = 2  # at least it may be: one call for each shard
+    platform = ctx.module_context.platforms[0]
+    name = chosen(wanted, devices, platform, effect)
+    wide = name != "buffer" and _has_wide([*ctx.avals_in, *results])
+    safe = _in_words(call, ctx.avals_in) if wide else call
+    shapes = [_in_words_type(r) for r in results] if wide else results
+
+    def run(*operands: Any) -> Any:
+        if wide:
+            operands = tuple(map(_to_words, operands))
+        found = _WAYS[name](guarded(safe), shapes, effect, *operands)
+        if wide:
+            found = [
+                _from_words(f, r.dtype) for f, r in zip(found, results, strict=True)
+            ]
+        return list(found)
+
+    known = len(ctx.module_context.host_callbacks)
+    lowered = mlir.lower_fun(run, multiple_results=True)(ctx, *args)
+    if name == "pure":
+        _call_directly(ctx.module_context.host_callbacks, known, safe, len(args))
+    return lowered
+
+
+# --- the three ways ------------------------------------------------------------------
+
+
+def _buffer(call: _Call, shapes: list[Any], effect: str, *operands: Any) -> Any:
+    def fill(context: Any, outs: Any, *buffers: Any) -> None:
+        arrays = [np.asarray(buffer) for buffer in buffers]
+        # The views are live and writable: XLA uses the memory again after the call.
+        arrays = [a.copy() if a.nbytes <= _SMALL else a for a in arrays]
+        for array in arrays:
+            array.flags.writeable = False
+        for out, value in zip(outs, call(*arrays), strict=True):
+            np.copyto(np.asarray(out), value)
+
+    return buffer_callback(fill, tuple(shapes), has_side_effect=bool(effect))(*operands)
+
+
+def _emit(call: _Call, shapes: list[Any], effect: str, *operands: Any) -> Any:
+    types = tuple((r.shape, r.dtype) for r in shapes)
+    return emit_p.bind(*operands, call=call, types=types, effect=effect)
+
+
+def _pure(call: _Call, shapes: list[Any], effect: str, *operands: Any) -> Any:
+    def numbers(*arrays: Any) -> Any:
+        return tuple(call(*map(np.asarray, arrays)))
+
+    if effect:
+        ordered = effect == "ordered"
+        return io_callback(numbers, tuple(shapes), *operands, ordered=ordered)
+    return jax.pure_callback(
+        numbers, tuple(shapes), *operands, vmap_method="sequential"
+    )
+
+
+def _call_directly(callbacks: list[Any], known: int, call: _Call, count: int) -> None:
+    """Have the program call us, and not jax's wrapper around us.
+
+    The wrapper makes jax arrays of the operands, and whoever reads those waits for a
+    thread of XLA: on one core there is only the one that waits. It would also cut
+    64-bit numbers. Where a program is built in another way, as on a TPU, it stays.
+    """
+    if len(callbacks) != known + 1:
+        return
+    numbers = guarded(call)
+
+    def direct(*arrays: Any) -> tuple[Any, ...]:
+        token = arrays[: len(arrays) - count]  # in front, if the effect is ordered
+        return (*token, *numbers(*arrays[len(token) :]))
+
+    callbacks[-1] = direct
+
+
+_WAYS: dict[str, Callable[..., Any]] = {"buffer": _buffer, "emit": _emit, "pure": _pure}
+
+
+def _effects() -> dict[str, set[Any]]:
+    """Return jax's own effects of callbacks: scan, while and cond know them."""
+    found: dict[str, set[Any]] = {"": set()}
+    for name in ("unordered", "ordered"):
+        traced = jax.make_jaxpr(
+            lambda ordered: io_callback(lambda: None, None, ordered=ordered),
+            static_argnums=0,
+        )(name == "ordered")
+        found[name] = set(traced.effects)
+    return found
+
+
+EFFECTS = _effects()
+emit_p: Any = Primitive("purestate_emit")
+emit_p.multiple_results = True
+
+
+def _emit_types(*avals: Any, call: Any, types: Any, effect: str) -> Any:
+    return [ShapedArray(*t) for t in types], EFFECTS[effect]
+
+
+emit_p.def_effectful_abstract_eval(_emit_types)
+
+
+def _emit_rule(ctx: Any, *operands: Any, call: Any, types: Any, effect: str) -> Any:
+    ordered = EFFECTS[effect] if effect == "ordered" else ()
+    token = None
+    for kind in ordered:
+        token = ctx.tokens_in.get(kind)
+    found, token, _ = mlir.emit_python_callback(
+        ctx,
+        lambda *arrays: tuple(call(*arrays)),
+        token,
+        list(operands),
+        ctx.avals_in,
+        ctx.avals_out,
+        has_side_effect=bool(effect),
+    )
+    for kind in ordered:
+        ctx.set_tokens_out(mlir.TokenSet({kind: token}))
+    return found
+
+
+mlir.register_lowering(emit_p, _emit_rule)
+
+
+# --- 64-bit numbers ------------------------------------------------------------------
+# `jax.enable_x64` holds for one thread, and XLA's own threads would cut 64-bit numbers
+# on their way through jax's callbacks. So they travel as pairs of 32-bit words.
+
+
+def _has_wide(types: list[Any]) -> bool:
+    return any(_is_wide(np.dtype(t.dtype)) for t in types)
+
+
+def _is_wide(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind in "iufc" and dtype.itemsize >= 8 and dtype != np.complex64
+
+
+def _word_shape(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
+    return (*shape, dtype.itemsize // 4)
+
+
+def _in_words_type(result: Any) -> Any:
+    dtype = np.dtype(result.dtype)
+    if not _is_wide(dtype):
+        return result
+    return struct(_word_shape(result.shape, dtype), np.uint32)
+
+
+def _to_words(value: Any) -> Any:
+    dtype = np.dtype(value.dtype)
+    if not _is_wide(dtype):
+        return value
+    if dtype.kind == "c":
+        value = jnp.stack([value.real, value.imag], axis=-1)
+        words = jax.lax.bitcast_convert_type(value, np.uint32)
+        return words.reshape((*words.shape[:-2], 4))
+    return jax.lax.bitcast_convert_type(value, np.uint32)
+
+
+def _from_words(words: Any, dtype: Any) -> Any:
+    dtype = np.dtype(dtype)
+    if not _is_wide(dtype):
+        return words
+    if dtype.kind == "c":
+        pairs = words.reshape((*words.shape[:-1], 2, 2))
+        parts = jax.lax.bitcast_convert_type(pairs, np.float64)
+        return jax.lax.complex(parts[..., 0], parts[..., 1])
+    return jax.lax.bitcast_convert_type(words, dtype)
+
+
+def _in_words(call: _Call, avals: list[Any]) -> _Call:
+    """Return `call`, taking and giving words for 64-bit numbers."""
+    dtypes = [np.dtype(aval.dtype) for aval in avals]
+
+    def in_words(*arrays: Any) -> list[np.ndarray[Any, Any]]:
+        given = []
+        for array, dtype in zip(arrays, dtypes, strict=True):
+            if _is_wide(dtype):
+                packed = np.ascontiguousarray(array)
+                given.append(packed.view(dtype).reshape(packed.shape[:-1]))
+            else:
+                given.append(array)
+        made = []
+        for value in call(*given):
+            if _is_wide(value.dtype):
+                whole = np.ascontiguousarray(value).reshape((*value.shape, 1))
+                made.append(whole.view(np.uint32))
+            else:
+                made.append(value)
+        return made
+
+    return in_words

@@ -1,0 +1,130 @@
+"""Host functions on several devices: one call per shard, or one for the whole array.
+
+Each program runs in a process of its own, on four devices that share one processor.
+"""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+HEAD = """
+import jax, jax.numpy as jnp, numpy as np, purestate as ps
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+assert DEVICES == jax.device_count()
+mesh = Mesh(np.array(jax.devices()), ("d",))
+shapes = []
+
+def look(x):
+    shapes.append(x.shape)
+    return np.sin(x)
+
+def cos(args, ct):
+    return (ct * np.cos(args[0]),)
+
+sin = ps.host_function(look, out=lambda x: x, vjp=cos)
+x = jnp.arange(float(4 * DEVICES))
+sharded = jax.device_put(x, NamedSharding(mesh, P("d")))
+
+def shard_map(f, **specs):
+    return jax.jit(jax.shard_map(f, mesh=mesh, **specs))
+"""
+
+PROGRAMS = {
+    "one call per shard": """
+        f = shard_map(sin, in_specs=P("d"), out_specs=P("d"))
+        out = f(sharded)
+        assert np.allclose(out, np.sin(x), atol=1e-6)
+        assert [(4,)] * DEVICES == shapes, shapes
+    """,
+    "gradients per shard": """
+        f = shard_map(lambda x: jax.lax.psum(sin(x).sum(), "d"), in_specs=P("d"), out_specs=P())
+        assert np.allclose(jax.grad(f)(sharded), np.cos(x), atol=1e-6)
+        inner = shard_map(lambda x: jax.grad(lambda x: sin(x).sum())(x), in_specs=P("d"), out_specs=P("d"))
+        assert np.allclose(inner(sharded), np.cos(x), atol=1e-6)
+    """,
+    "a replicated argument beside a sharded one": """
+        scale = ps.host_function(lambda a, x: a * x, out=lambda a, x: x, grad="fd", upcast=True)
+        f = shard_map(lambda a, x: jax.lax.psum(scale(a, x).sum(), "d"), in_specs=(P(), P("d")), out_specs=P())
+        da, dx = jax.grad(f, (0, 1))(2.0, sharded)
+        assert np.allclose(da, x.sum(), rtol=1e-4)
+        assert np.allclose(dx, 2.0, rtol=1e-4)
+    """,
+    "a result that differs between shards is not replicated": """
+        try:
+            shard_map(sin, in_specs=P("d"), out_specs=P())(sharded)
+        except Exception as error:
+            assert "out_specs" in str(error), error
+        else:
+            raise AssertionError("accepted")
+    """,
+    "jvp and vmap per shard": """
+        f = lambda x: jax.jvp(jax.vmap(ps.host_function(np.sin, jvp=lambda a, t: np.cos(a[0]) * t[0])), (x,), (x,))[1]
+        out = shard_map(f, in_specs=P("d"), out_specs=P("d"))(sharded)
+        assert np.allclose(out, np.cos(x) * x, atol=1e-5)
+    """,
+    "the whole array under plain jit": """
+        f = jax.jit(lambda x: sin(x) * 2)
+        out = f(sharded)
+        assert np.allclose(out, 2 * np.sin(x), atol=1e-6)
+        assert [x.shape] == shapes, shapes
+        assert np.allclose(jax.jit(jax.grad(lambda x: (sin(x) * x).sum()))(sharded), np.cos(x) * x + np.sin(x), atol=1e-5)
+        assert np.allclose(jax.jit(lambda x: sin(x) + x)(sharded), np.sin(x) + x, atol=1e-5)
+    """,
+    "an effect gets the whole array once": """
+        got = []
+        for ordered in (False,):
+            save = ps.host_function(lambda a: got.append(a.shape), effects=True, ordered=ordered)
+            f = jax.jit(lambda x: (save(x), x * 2)[1])
+            f(sharded).block_until_ready()
+            jax.effects_barrier()
+        assert [x.shape] == got, got
+    """,
+    "an eager call gets the whole array": """
+        assert np.allclose(sin(sharded), np.sin(x), atol=1e-6)
+        assert [x.shape] == shapes, shapes
+    """,
+    "an exception of one shard leaves the call": """
+        def fail(x):
+            if x[0] > 0:
+                raise ValueError("shard")
+            return x
+        f = ps.jit(jax.shard_map(ps.host_function(fail, out=lambda x: x), mesh=mesh, in_specs=P("d"), out_specs=P("d")))
+        try:
+            f(sharded)
+        except ValueError as error:
+            assert "shard" == str(error)
+        else:
+            raise AssertionError("lost")
+    """,
+    "one of several devices": """
+        one = jax.device_put(x, jax.devices()[2])
+        out = jax.jit(sin)(one)
+        assert np.allclose(out, np.sin(x), atol=1e-6)
+        assert {jax.devices()[2]} == out.devices()
+    """,
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("devices", [4, 8])
+def test_on_several_devices(devices, program):
+    code = HEAD + textwrap.dedent(PROGRAMS[program])
+
+    done = subprocess.run(
+        [sys.executable, "-c", code.replace("DEVICES", str(devices))],
+        env={
+            **os.environ,
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+            "JAX_PLATFORMS": "cpu",
+        },
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+    assert 0 == done.returncode, done.stderr
