@@ -832,3 +832,42 @@ def test_a_result_that_the_function_changes_later_stays_what_it_was():
     assert [[i] * 3 for i in range(4)] == jax.jit(jax.vmap(fill))(
         jnp.arange(4.0)
     ).tolist()
+
+
+def test_a_simulation_in_a_scan_gives_the_numbers_of_a_python_loop():
+    def pendulum(q, v, force):
+        v = v + np.float32(0.01) * (force - np.sin(q))
+        return q + np.float32(0.01) * v, v
+
+    step = ps.host_function(pendulum)
+    forces = np.full((20, 1), 0.3, np.float32)
+    q, v, expected = np.full(1, 0.5, np.float32), np.zeros(1, np.float32), []
+    for force in forces:
+        q, v = pendulum(q, v, force)
+        expected.append(q)
+
+    def body(carry, force):
+        q, v = step(*carry, force)
+        return (q, v), q
+
+    _, found = jax.jit(
+        lambda f: jax.lax.scan(body, (jnp.full(1, 0.5), jnp.zeros(1)), f)
+    )(forces)
+
+    assert (np.stack(expected) == np.asarray(found)).all()
+
+
+def test_a_batch_in_a_scan_is_one_callback_per_step():
+    shapes = []
+
+    @ps.host_function(vmap="batched", out=lambda x: x)
+    def step(x):
+        shapes.append(x.shape)
+        return x + 1
+
+    rollout = jax.vmap(
+        lambda x: jax.lax.scan(lambda c, _: (step(c), None), x, None, length=5)[0]
+    )
+
+    assert (jax.jit(rollout)(jnp.zeros((3, 2))) == 5).all()
+    assert [(3, 2)] * 5 == shapes
