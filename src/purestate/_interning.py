@@ -15,7 +15,7 @@ from purestate.errors._base import short
 
 __all__ = ["Aux", "Interned", "interned_aux"]
 
-_lock = threading.RLock()
+_lock: Any = threading.RLock()
 
 
 class Aux:
@@ -73,6 +73,8 @@ def interned_aux(layout: Any, values: tuple[Any, ...]) -> Aux:
 
 
 def _forget(layout: Any, number: int, dead: "weakref.ref[Aux]") -> None:
+    if _lock is None:
+        return  # the process ends, and has already cleared this module
     with _lock:
         alive = [ref for ref in layout.known.get(number, ()) if ref is not dead]
         if alive:
@@ -82,6 +84,8 @@ def _forget(layout: Any, number: int, dead: "weakref.ref[Aux]") -> None:
 
 
 def _forget_plain(interned: Interned, key: Any, dead: "weakref.ref[Aux]") -> None:
+    if _lock is None:
+        return
     with _lock:
         if interned.get(key) is dead:
             del interned[key]
