@@ -74,6 +74,15 @@ PROGRAMS = {
         assert np.allclose(jax.jit(jax.grad(lambda x: (sin(x) * x).sum()))(sharded), np.cos(x) * x + np.sin(x), atol=1e-5)
         assert np.allclose(jax.jit(lambda x: sin(x) + x)(sharded), np.sin(x) + x, atol=1e-5)
     """,
+    "the whole result is on every device": """
+        slope = jax.grad(lambda x: sin(x).sum())
+        for f, expected in ((sin, np.sin(x)), (jax.vmap(sin), np.sin(x)), (slope, np.cos(x))):
+            out = jax.jit(f)(sharded)
+            for shard in out.addressable_shards:
+                assert np.allclose(shard.data, expected[shard.index], atol=1e-6), shard
+            assert np.allclose(out + sharded, expected + x, atol=1e-5)
+            assert np.allclose(jax.jit(jnp.add)(out, sharded), expected + x, atol=1e-5)
+    """,
     "an effect gets the whole array once": """
         got = []
         for ordered in (False,):

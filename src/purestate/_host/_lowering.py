@@ -111,7 +111,7 @@ def lower(
             found = [
                 _from_words(f, r.dtype) for f, r in zip(found, results, strict=True)
             ]
-        return list(found)
+        return [_everywhere(value, where) for value in found]
 
     known = len(ctx.module_context.host_callbacks)
     lowered = mlir.lower_fun(run, multiple_results=True)(ctx, *args)
@@ -151,6 +151,18 @@ def _pure(call: _Call, shapes: list[Any], effect: str, *operands: Any) -> Any:
     return jax.pure_callback(
         numbers, tuple(shapes), *operands, vmap_method="sequential"
     )
+
+
+def _everywhere(value: Any, where: Any) -> Any:
+    """Return the result of a call for the whole array, on every device of the program.
+
+    The call runs on the first, and jax would leave zeros on the others.
+    """
+    if isinstance(where, mlir.SPMDAxisContext) or getattr(where, "num_devices", 1) == 1:
+        return value
+    mesh = jax.sharding.AbstractMesh((where.num_devices,), ("host",))
+    placed = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    return jax.lax.with_sharding_constraint(value, placed)
 
 
 def _call_directly(callbacks: list[Any], known: int, call: _Call, count: int) -> None:
