@@ -83,6 +83,15 @@ PROGRAMS = {
             assert np.allclose(out + sharded, expected + x, atol=1e-5)
             assert np.allclose(jax.jit(jnp.add)(out, sharded), expected + x, atol=1e-5)
     """,
+    "a mesh whose axes are part of types": """
+        explicit = jax.make_mesh((DEVICES,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,))
+        with jax.set_mesh(explicit):
+            xs = jax.device_put(x, NamedSharding(explicit, P("d")))
+            assert np.allclose(jax.jit(lambda x: sin(x) * x)(xs), np.sin(x) * x, atol=1e-5)
+            slope = jax.jit(jax.grad(lambda x: (sin(x) * x).sum()))(xs)
+            assert P("d") == slope.sharding.spec, slope.sharding
+            assert np.allclose(slope, np.cos(x) * x + np.sin(x), atol=1e-5)
+    """,
     "an effect gets the whole array once": """
         got = []
         for ordered in (False,):

@@ -20,6 +20,7 @@ __all__ = [
     "fills_dict",
     "is_tracer",
     "is_tracing",
+    "laid_out",
     "on_partial_evaluation",
     "outermost_trace",
     "own_annotations",
@@ -117,6 +118,14 @@ def result_type(like: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     spec: Any = jax.sharding.PartitionSpec
     sharding = like.sharding.update(spec=spec(*(None for _ in shape)))
     return like.update(shape=shape, dtype=dtype, weak_type=False, sharding=sharding)
+
+
+def laid_out(value: Any, like: Any) -> Any:
+    """Return `value`, laid out on the mesh as a type says, if types say so at all."""
+    kinds = getattr(like.sharding.mesh, "axis_types", None) or ()
+    if jax.sharding.AxisType.Explicit not in kinds:
+        return value
+    return jax.sharding.reshard(value, like.sharding)
 
 
 def on_partial_evaluation(primitive: Any, rule: Callable[..., Any]) -> None:

@@ -15,6 +15,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from purestate._compat import (
+    laid_out,
     on_partial_evaluation,
     result_type,
     vary,
@@ -256,7 +257,8 @@ def _transposed(
             sums.append(None)
             continue
         absent = tuple(axis for axis, has in enumerate(mask) if not has)
-        sums.append(value.sum(axis=absent) if absent else value)
+        total = value.sum(axis=absent) if absent else value
+        sums.append(laid_out(total, operand.aval))
     return [None] * count + sums
 
 
