@@ -27,11 +27,11 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TARGETS = {
     "demo": (["examples"], [], 1),
     "test": (
-        ["examples", "interop", "testing"],
+        ["examples", "interop", "mujoco", "testing"],
         ["pytest", "pytest-xdist", "sybil"],
         1,
     ),
-    "check": (["dev", "examples", "interop", "testing"], [], 2),
+    "check": (["dev", "examples", "interop", "mujoco", "testing"], [], 2),
     "bench": (["bench"], [], 1),
 }
 

@@ -125,7 +125,8 @@ def laid_out(value: Any, like: Any) -> Any:
     kinds = getattr(like.sharding.mesh, "axis_types", None) or ()
     if jax.sharding.AxisType.Explicit not in kinds:
         return value
-    return jax.sharding.reshard(value, like.sharding)
+    sharding: Any = jax.sharding  # untyped
+    return sharding.reshard(value, like.sharding)
 
 
 def on_partial_evaluation(primitive: Any, rule: Callable[..., Any]) -> None:

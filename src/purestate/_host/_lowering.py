@@ -160,9 +160,10 @@ def _everywhere(value: Any, where: Any) -> Any:
     """
     if isinstance(where, mlir.SPMDAxisContext) or getattr(where, "num_devices", 1) == 1:
         return value
-    mesh = jax.sharding.AbstractMesh((where.num_devices,), ("host",))
-    placed = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    return jax.lax.with_sharding_constraint(value, placed)
+    untyped: Any = jax
+    mesh = untyped.sharding.AbstractMesh((where.num_devices,), ("host",))
+    placed = untyped.sharding.NamedSharding(mesh, untyped.sharding.PartitionSpec())
+    return untyped.lax.with_sharding_constraint(value, placed)
 
 
 def _call_directly(callbacks: list[Any], known: int, call: _Call, count: int) -> None:

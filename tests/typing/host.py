@@ -1,0 +1,28 @@
+"""What ps.host_function leaves of the types of a function."""
+
+from typing import assert_type
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import purestate as ps
+
+
+@ps.host_function(grad="fd", vmap="threads", cache=8)
+def norm(x: jax.Array) -> jax.Array:
+    return jnp.asarray(np.linalg.norm(x))
+
+
+@ps.host_function
+def plain(x: jax.Array, scale: float = 1.0) -> jax.Array:
+    return x * scale
+
+
+assert_type(norm(jnp.ones(2)), jax.Array)
+assert_type(plain(jnp.ones(2), scale=2.0), jax.Array)
+norm("x")  # error
+plain(jnp.ones(2), size=2)  # error
+# ty looks for no unknown key in the keywords of a TypedDict.
+ps.host_function(grd="fd")  # error[not ty]
+ps.host_function(cache="8")  # error
