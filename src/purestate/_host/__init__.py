@@ -4,8 +4,8 @@ From the bottom up: `_failures` keeps exceptions across XLA, `_leaves` says what
 array looks like, `_options` checks a declaration, `_workers` owns threads and scratch
 objects, `_operation` is one function at one set of types, `_run` calls it, over batches
 in `_batches`, `_derive` differentiates it; `_lowering` puts it into a compiled program,
-`_primitive` tells jax's transforms about it, `_infer` finds out what it returns, and
-`_function` is what a user holds.
+64-bit numbers as `_words`, `_primitive` tells jax's transforms about it, `_infer` finds
+out what it returns, and `_function` is what a user holds.
 """
 
 from purestate._host._failures import original_error, surface_errors

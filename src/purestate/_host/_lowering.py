@@ -17,7 +17,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
 from jax.experimental import io_callback
@@ -25,7 +24,13 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from purestate._host._failures import guarded
-from purestate._host._leaves import struct
+from purestate._host._words import (
+    from_words,
+    has_wide,
+    in_words,
+    in_words_type,
+    to_words,
+)
 from purestate.errors import HostSpecError
 
 buffer_callback: Any = None  # an experimental part of jax, which may go away
@@ -99,17 +104,17 @@ def lower(
         devices = 2  # at least it may be: one call for each shard
     platform = ctx.module_context.platforms[0]
     name = chosen(wanted, devices, platform, effect)
-    wide = name != "buffer" and _has_wide([*ctx.avals_in, *results])
-    safe = _in_words(call, ctx.avals_in) if wide else call
-    shapes = [_in_words_type(r) for r in results] if wide else results
+    wide = name != "buffer" and has_wide([*ctx.avals_in, *results])
+    safe = in_words(call, ctx.avals_in) if wide else call
+    shapes = [in_words_type(r) for r in results] if wide else results
 
     def run(*operands: Any) -> Any:
         if wide:
-            operands = tuple(map(_to_words, operands))
+            operands = tuple(map(to_words, operands))
         found = _WAYS[name](guarded(safe), shapes, effect, *operands)
         if wide:
             found = [
-                _from_words(f, r.dtype) for f, r in zip(found, results, strict=True)
+                from_words(f, r.dtype) for f, r in zip(found, results, strict=True)
             ]
         return [_everywhere(value, where) for value in found]
 
@@ -231,73 +236,3 @@ def _emit_rule(ctx: Any, *operands: Any, call: Any, types: Any, effect: str) -> 
 
 
 mlir.register_lowering(emit_p, _emit_rule)
-
-
-# --- 64-bit numbers ------------------------------------------------------------------
-# `jax.enable_x64` holds for one thread, and XLA's own threads would cut 64-bit numbers
-# on their way through jax's callbacks. So they travel as pairs of 32-bit words.
-
-
-def _has_wide(types: list[Any]) -> bool:
-    return any(_is_wide(np.dtype(t.dtype)) for t in types)
-
-
-def _is_wide(dtype: np.dtype[Any]) -> bool:
-    return dtype.kind in "iufc" and dtype.itemsize >= 8 and dtype != np.complex64
-
-
-def _word_shape(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
-    return (*shape, dtype.itemsize // 4)
-
-
-def _in_words_type(result: Any) -> Any:
-    dtype = np.dtype(result.dtype)
-    if not _is_wide(dtype):
-        return result
-    return struct(_word_shape(result.shape, dtype), np.uint32)
-
-
-def _to_words(value: Any) -> Any:
-    dtype = np.dtype(value.dtype)
-    if not _is_wide(dtype):
-        return value
-    if dtype.kind == "c":
-        value = jnp.stack([value.real, value.imag], axis=-1)
-        words = jax.lax.bitcast_convert_type(value, np.uint32)
-        return words.reshape((*words.shape[:-2], 4))
-    return jax.lax.bitcast_convert_type(value, np.uint32)
-
-
-def _from_words(words: Any, dtype: Any) -> Any:
-    dtype = np.dtype(dtype)
-    if not _is_wide(dtype):
-        return words
-    if dtype.kind == "c":
-        pairs = words.reshape((*words.shape[:-1], 2, 2))
-        parts = jax.lax.bitcast_convert_type(pairs, np.float64)
-        return jax.lax.complex(parts[..., 0], parts[..., 1])
-    return jax.lax.bitcast_convert_type(words, dtype)
-
-
-def _in_words(call: _Call, avals: list[Any]) -> _Call:
-    """Return `call`, taking and giving words for 64-bit numbers."""
-    dtypes = [np.dtype(aval.dtype) for aval in avals]
-
-    def in_words(*arrays: Any) -> list[np.ndarray[Any, Any]]:
-        given = []
-        for array, dtype in zip(arrays, dtypes, strict=True):
-            if _is_wide(dtype):
-                packed = np.ascontiguousarray(array)
-                given.append(packed.view(dtype).reshape(packed.shape[:-1]))
-            else:
-                given.append(array)
-        made = []
-        for value in call(*given):
-            if _is_wide(value.dtype):
-                whole = np.ascontiguousarray(value).reshape((*value.shape, 1))
-                made.append(whole.view(np.uint32))
-            else:
-                made.append(value)
-        return made
-
-    return in_words
