@@ -2,11 +2,13 @@
 
     python benchmarks/bench_host.py [--quick] [--out FILE]
 
-Beside purestate, each row times the numpy function alone and `jax.pure_callback`, under
-vmap with each of its methods. All wait for their result, so wall time counts.
+Beside purestate, each row times the numpy function alone, `jax.pure_callback`, under
+vmap with each of its methods, and the same in C++ through `jax.ffi`, the limit, where
+there is a compiler. All wait for their result, so wall time counts.
 """
 
 import argparse
+import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import purestate as ps
-from benchmarks import report
+from benchmarks import native, report
 from benchmarks.harness import Case, Clock, machine, progress, ratio, versions
 
 SIZES = {"8 B": 2, "4 KiB": 1 << 10, "1 MiB": 1 << 18, "64 MiB": 1 << 24}
@@ -60,6 +62,8 @@ def main() -> None:
     print(table(results, rows))
     for where, why in results.failed.items():
         print(f"not measured: {where}: {why}")
+    if isinstance(in_cpp(), str):
+        print(f"not measured: C++ through jax.ffi: {in_cpp()}")
     print(budgets(results))
     name = f"host-python{found['python']}-jax{found['jax']}"
     quick = "-quick" if chosen.quick else ""
@@ -93,7 +97,19 @@ def with_pure_callback(method: str = "sequential") -> Callable[[Any], Any]:
 def rivals() -> dict[str, Callable[[Any], Any]]:
     """Return what is compared in single calls and in scans."""
     made = {f"purestate, {name}": with_lowering(name) for name in WAYS}
-    return {**made, "pure_callback": with_pure_callback()}
+    return {**made, "pure_callback": with_pure_callback(), **limit()}
+
+
+@functools.cache
+def in_cpp() -> Callable[[Any], Any] | str:
+    """Return the function in C++, or why there is none."""
+    return native.compiled()
+
+
+def limit() -> dict[str, Callable[[Any], Any]]:
+    """Return the function in C++, if there is a compiler."""
+    made = in_cpp()
+    return {} if isinstance(made, str) else {"C++, jax.ffi": made}
 
 
 WAYS = ("buffer", "emit", "pure")
@@ -130,7 +146,7 @@ def vmap_cases(floats: int) -> list[Case]:
     """Return cases of a batch, in each mode of purestate and each method of jax."""
     modes = ("loop", "threads", "vectorized", "batched")
     made = {f"purestate, {mode}": with_lowering("buffer", vmap=mode) for mode in modes}
-    made |= {f"pure_callback, {m}": with_pure_callback(m) for m in METHODS}
+    made |= {f"pure_callback, {m}": with_pure_callback(m) for m in METHODS} | limit()
 
     def alone(x: Any) -> Callable[[], Any]:
         return lambda: np.stack([add_one(row) for row in x])
@@ -141,6 +157,7 @@ def vmap_cases(floats: int) -> list[Case]:
 def eager_cases(floats: int) -> list[Case]:
     """Return cases of calls outside of any program."""
     made = {"purestate": with_lowering("buffer"), "pure_callback": with_pure_callback()}
+    made |= limit()
     return waiting(made, lambda fn: fn, floats, lambda x: lambda: add_one(x))
 
 
