@@ -181,7 +181,7 @@ class Clock:
 
     def _calibrated(self, timer: timeit.Timer) -> tuple[int, float]:
         """Return how many loops fill the time of a round, and what they take."""
-        timer.timeit(1)  # the warm-up
+        timer.timeit(3)  # the warm-up; some compile at the second call
         loops = 1
         while (taken := timer.timeit(loops)) < self.seconds / 4:
             loops = max(2 * loops, int(loops * self.seconds / 4 / max(taken, 1e-7)))
