@@ -653,6 +653,10 @@ def test_threads_share_a_batch():
         ({"thread": "main"}, "has thread='main'; it is one of None, 'own'"),
         ({"casting": "any"}, "has casting='any'"),
         ({"probe": "random"}, "has probe='random'"),
+        ({"cache": -1}, "has cache=-1; it is 0 or more"),
+        ({"threads": 0}, "has threads=0; it is 1 or more"),
+        ({"eps": 0.0}, r"has eps=0.0; a relative step is between 0 and 1"),
+        ({"eps": -1e-3}, r"has eps=-0.001; a relative step"),
         (
             {"grad": "fd", "vjp": max},
             "has grad and vjp: one source of derivatives is enough",

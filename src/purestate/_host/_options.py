@@ -76,6 +76,13 @@ class Options:
         self._one_of("casting", self.casting, _CASTINGS)
         self._one_of("thread", self.thread, (None, "own"))
         self._one_of("probe", self.probe, _PROBES)
+        self._at_least("cache", self.cache, 0)
+        self._at_least("threads", self.threads, 1)
+        if self.eps is not None and not 0 < self.eps < 1:
+            raise HostSpecError(
+                f"{self.label} has eps={self.eps!r}; a relative step is between 0 "
+                f"and 1."
+            )
         rules = [
             option
             for option in ("grad", "jvp", "vjp", "jac")
@@ -111,6 +118,12 @@ class Options:
             shown = ", ".join(map(repr, allowed))
             raise HostSpecError(
                 f"{self.label} has {option}={value!r}; it is one of {shown}."
+            )
+
+    def _at_least(self, option: str, value: int | None, least: int) -> None:
+        if value is not None and value < least:
+            raise HostSpecError(
+                f"{self.label} has {option}={value!r}; it is {least} or more."
             )
 
     @functools.cached_property
