@@ -20,6 +20,7 @@ LAYERS = [
     "_interning",
     "_layout",
     "_paths",
+    "_view",
     "_host",
     "_pytree",
     "_open",
@@ -45,6 +46,7 @@ LAYERS = [
     "_parameters",
     "_jit",
     "_transforms",
+    "mujoco",
     "__init__",
 ]
 CORE = ["errors/_state", "_fields", "_layout", "_pytree", "_state"]

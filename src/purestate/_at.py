@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from purestate._layout import LAYOUT, layout_of
+from purestate._view import View, view_names
 from purestate.errors import PlaceError
 from purestate.errors._base import nearest
 
@@ -133,9 +134,9 @@ class _Place:
     def __getattribute__(self, name: str) -> Any:
         value, path, root = map(_get(self), ("_value", "_path", "_root"))
         known = _field_names(value)
-        if name in known:
-            return _Place(getattr(value, name), (*path, (".", name)), root)
         found = getattr(type(value), name, None)
+        if name in known or isinstance(found, View):
+            return _Place(getattr(value, name), (*path, (".", name)), root)
         if isinstance(found, property) and found.fget is not None:
             return found.fget(self)  # a property may lead to a place
         if name.startswith("__") and name.endswith("__"):
@@ -147,6 +148,7 @@ class _Place:
                 f"through; at() goes through States, dataclasses, NamedTuples, dicts, "
                 f"lists and tuples."
             )
+        known = (*known, *view_names(type(value)))
         raise PlaceError(f"{here} has no field {name!r}; {nearest(name, known)}")
 
     def __getitem__(self, key: Any) -> Any:

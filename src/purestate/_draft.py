@@ -17,6 +17,7 @@ from purestate._open import is_same, parts, rebuilt, settled
 from purestate._paths import words
 from purestate._pytree import adopt_values, new_instance
 from purestate._values import NUMBERS, strong
+from purestate._view import view_names
 from purestate.errors import DraftError, FieldError
 
 __all__ = ["Draft"]
@@ -104,7 +105,8 @@ class Draft(Generic[_S]):
             if hasattr(getattr(layout.cls, name, None), "__set__"):
                 object.__setattr__(draft, name, value)  # a property with a setter
                 return
-            raise FieldError.unknown(layout.cls, name, layout.names)
+            known = (*layout.names, *view_names(layout.cls))
+            raise FieldError.unknown(layout.cls, name, known)
         if name not in layout.converters:  # which run at the end of the block
             if name in layout.static:
                 layout.fit(name, value)

@@ -14,6 +14,7 @@ from purestate._layout import Layout
 from purestate._open import settled
 from purestate._pytree import new_instance, sealed_aux
 from purestate._values import NUMBERS, check_strict, converted, default_of, seal, strong
+from purestate._view import view_names
 from purestate.errors import DerivedFieldError, FieldError
 
 __all__ = ["replace", "replaced"]
@@ -87,9 +88,12 @@ def replaced(self: _S, changes: dict[str, Any]) -> _S:
         for name, spec in layout.specs.items()
         if is_initvar(spec) and hasattr(self, "__post_init__")
     }
+    views = view_names(layout.cls)
     for name in changes:
         if name not in old and name not in initvars:
-            raise FieldError.unknown(layout.cls, name, layout.names)
+            if name in views:
+                return _through_views(self, layout, changes, views)
+            raise FieldError.unknown(layout.cls, name, (*layout.names, *views))
     new = {n: _arriving(layout, n, v, old[n]) for n, v in changes.items() if n in old}
     rerun = layout.derived or any(name in changes for name in initvars)
     made: _S
@@ -101,6 +105,21 @@ def replaced(self: _S, changes: dict[str, Any]) -> _S:
         check_strict(layout, old, {name: made.__dict__[name] for name in layout.names})
     seal(made, layout)
     return made
+
+
+def _through_views(
+    self: _S, layout: Layout, changes: dict[str, Any], views: tuple[str, ...]
+) -> _S:
+    """Return a copy with some parts of fields changed, after the fields themselves."""
+    made: Any = self
+    if plain := {n: v for n, v in changes.items() if n not in views}:
+        made = made.replace(**plain)
+    for name in views:
+        if name in changes:
+            view = getattr(layout.cls, name)
+            made = made.replace(**view.changes(made, changes[name]))
+    found: _S = made
+    return found
 
 
 def _arriving(layout: Layout, name: str, value: Any, old: Any) -> Any:

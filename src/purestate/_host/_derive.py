@@ -52,6 +52,8 @@ def product(
         found = by_differences(op, kind, wrt, arrays, batch, masks)
     elif kind == "vjp" and batch and op.options.batch_vjp is not None:
         found = _whole_batch(op, wrt, arrays, batch, masks)
+    elif op.options.jac is not None:
+        found = _by_jacobians(op, kind, wrt, arrays, batch, masks)
     else:
         one = _item(op, kind, wrt)
         found = each(op, one, arrays, batch, masks) if batch else one(list(arrays))
@@ -69,8 +71,6 @@ def _item(op: Operation, kind: str, wrt: tuple[int, ...]) -> Callable[[Arrays], 
     def one(item: Arrays) -> Arrays:
         rule = Rule(op, wrt, item[:count])
         linear = item[count:]
-        if op.options.jac is not None:
-            return rule.by_jacobian(kind, linear)
         if given_kind == kind:
             return rule.apply(kind, linear)
         outs = [op.outs[i] for i in op.inexact_outs]
@@ -83,6 +83,42 @@ def _item(op: Operation, kind: str, wrt: tuple[int, ...]) -> Callable[[Arrays], 
         return transposed(column, sources, targets, linear, ())
 
     return one
+
+
+def _by_jacobians(
+    op: Operation,
+    kind: str,
+    wrt: tuple[int, ...],
+    arrays: Sequence[Array],
+    batch: tuple[int, ...],
+    masks: Masks,
+) -> Arrays:
+    """Return the product from `jac=`, which is asked once at each point.
+
+    The batch axes that no argument has, as under `jax.jacrev`, are further products
+    with the same Jacobian.
+    """
+    count = len(op.ins)
+    axes = range(len(batch))
+    moving = [a for a in axes if any(mask[a] for mask in masks[:count])]
+    fixed = [a for a in axes if a not in moving]
+    points = tuple(batch[a] for a in moving)
+    own_masks = [tuple(mask[a] for a in moving) for mask in masks[:count]]
+    items: Arrays = list(arrays[:count])
+    for array, mask in zip(arrays[count:], masks[count:], strict=True):
+        core = array.shape[sum(mask) :]
+        whole = np.broadcast_to(aligned(array, mask, batch), (*batch, *core))
+        rest = range(len(batch), whole.ndim)
+        items.append(whole.transpose(*moving, *fixed, *rest))
+        own_masks.append((True,) * len(moving))
+
+    def one(item: Arrays) -> Arrays:
+        rule = Rule(op, wrt, item[:count])
+        return rule.by_jacobian(kind, item[count:], len(fixed))
+
+    found = each(op, one, items, points, tuple(own_masks)) if points else one(items)
+    place = np.argsort([*moving, *fixed])
+    return [value.transpose(*place, *range(len(batch), value.ndim)) for value in found]
 
 
 def _basis(leaves: list[Leaf], which: int, element: int, unit: complex) -> Arrays:

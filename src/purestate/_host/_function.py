@@ -140,6 +140,11 @@ class HostFunction:
             atexit.register(jax.effects_barrier)  # no step is lost at exit
 
     @property
+    def options(self) -> Options:
+        """How the function was declared."""
+        return self._options
+
+    @property
     def lowering(self) -> str:
         """How calls get into programs: "buffer", "emit" or "pure".
 

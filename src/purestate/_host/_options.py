@@ -69,6 +69,7 @@ class Options:
     threads: int | None
     eps: float | None
     name: str
+    refusal: str = ""  # why there is no derivative, where "give a rule" would be wrong
 
     def __post_init__(self) -> None:
         self._one_of("vmap", self.vmap, VMAPS)

@@ -204,7 +204,7 @@ def _differentiated(
     if options.has_effects:
         raise HostGradError(options.name, options.place, _EFFECT_UNDER_GRAD)
     if not options.has_derivative:
-        raise HostGradError(options.name, options.place)
+        raise HostGradError(options.name, options.place, options.refusal)
     if options.grad == "complex" and any(op.ins[i].dtype.kind == "c" for i in moving):
         raise HostGradError(
             options.name,

@@ -55,34 +55,33 @@ class Rule:
             for i in self.wrt
         ]
 
-    def by_jacobian(self, kind: str, linear: Sequence[Array]) -> Arrays:
-        """Return a product of the Jacobian that `jac=` gives."""
+    def by_jacobian(self, kind: str, linear: Sequence[Array], extra: int) -> Arrays:
+        """Return products of the Jacobian that `jac=` gives.
+
+        Args:
+            kind: "jvp" or "vjp".
+            linear: tangents or cotangents, with `extra` axes in front of their own.
+            extra: how many; they come out in front as well.
+        """
         op = self.op
         options: Any = op.options
         found = invoke(options, options.jac, self.args, op.statics)
         rows = self._leaves(op.out_tree, found, "jac", "the result")
         blocks = {o: self._blocks(o, rows[o]) for o in op.inexact_outs}
-        if kind == "jvp":
-            return [
-                sum(
-                    (
-                        np.tensordot(blocks[o][i], t, len(op.ins[i].shape))
-                        for i, t in zip(self.wrt, linear, strict=True)
-                    ),
-                    np.zeros(op.outs[o].shape),
-                )
-                for o in op.inexact_outs
-            ]
-        return [
-            sum(
-                (
-                    np.tensordot(ct, blocks[o][i], len(op.outs[o].shape))
-                    for o, ct in zip(op.inexact_outs, linear, strict=True)
-                ),
-                np.zeros(op.ins[i].shape),
-            )
-            for i in self.wrt
-        ]
+        made = []
+        wanted = op.inexact_outs if kind == "jvp" else self.wrt
+        for target in wanted:
+            leaf = op.outs[target] if kind == "jvp" else op.ins[target]
+            total = np.zeros(linear[0].shape[:extra] + leaf.shape)
+            given = self.wrt if kind == "jvp" else op.inexact_outs
+            for source, value in zip(given, linear, strict=True):
+                o, i = (target, source) if kind == "jvp" else (source, target)
+                block = blocks[o][i].reshape(op.outs[o].size, op.ins[i].size)
+                matrix = block.T if kind == "jvp" else block
+                flat = value.reshape(*value.shape[:extra], matrix.shape[0])
+                total = total + (flat @ matrix).reshape(total.shape)
+            made.append(total)
+        return made
 
     def _blocks(self, o: int, row: Any) -> dict[int, Array]:
         values = self._per_argument(row, "jac")

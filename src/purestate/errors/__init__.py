@@ -17,6 +17,8 @@ from purestate.errors._host import (
     HostSpecError,
     HostVmapError,
     JaxInHostError,
+    SimSpecError,
+    SimulationError,
 )
 from purestate.errors._state import (
     CheckError,
@@ -72,6 +74,8 @@ __all__ = [
     "ReservedNameError",
     "RetraceWarning",
     "SharedBufferWarning",
+    "SimSpecError",
+    "SimulationError",
     "StackError",
     "StateDriftWarning",
     "StaticFieldError",

@@ -1,5 +1,7 @@
 """Mistakes in host functions: their specs, derivatives and batches."""
 
+from collections.abc import Sequence
+
 from purestate.errors._base import PurestateError
 
 __all__ = [
@@ -7,6 +9,8 @@ __all__ = [
     "HostSpecError",
     "HostVmapError",
     "JaxInHostError",
+    "SimSpecError",
+    "SimulationError",
 ]
 
 
@@ -50,3 +54,47 @@ class JaxInHostError(PurestateError, RuntimeError):
             f"the two may wait for each other for ever. Use numpy inside a host "
             f"function, and compute with jax before or after it."
         )
+
+
+class SimSpecError(PurestateError, ValueError):
+    """Sizes, options or models that do not fit a simulation."""
+
+    @classmethod
+    def shape(
+        cls,
+        name: str,
+        expected: tuple[int, ...],
+        received: tuple[int, ...],
+        batch: tuple[int, ...],
+    ) -> "SimSpecError":
+        """Return the error for a part of a state that got another shape."""
+        if batch:
+            where = f"SimState.{name} of this batch of {batch} has shape"
+        else:
+            where = f"SimState.{name} has shape"
+        text = f"{where} {(*batch, *expected)}, and got {received}."
+        if not batch and received[len(received) - len(expected) :] == expected:
+            text += (
+                f" For a batch of states, write sim.init({name}=...) or "
+                f"jax.vmap(lambda x: state.replace({name}=x))(...)."
+            )
+        return cls(text)
+
+
+class SimulationError(PurestateError, RuntimeError):
+    """Simulations that failed while they were stepped.
+
+    Attributes:
+        indices: which ones of the batch, `()` for a single simulation.
+    """
+
+    def __init__(
+        self, simulator: str, what: str, why: str, failed: Sequence[int], total: int
+    ) -> None:
+        self.indices = tuple(failed) if total > 1 else ()
+        where = ""
+        if total > 1:
+            shown = ", ".join(map(str, self.indices[:8]))
+            more = ", ..." if len(self.indices) > 8 else ""
+            where = f" in {len(self.indices)} of {total} simulations ({shown}{more})"
+        super().__init__(f"{simulator} {what}{where}: {why}")

@@ -1,0 +1,183 @@
+"""Stepping many simulations at once, in MuJoCo's own threads.
+
+An engine takes states in double precision, shape `(count, n)`, and returns those after
+the step; what it computes on is scratch. It also says which simulations MuJoCo warned
+about: it has reset those, in silence but for a line of its log.
+"""
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from purestate._host._workers import Pool, Scratch
+from purestate.errors import SimSpecError
+from purestate.mujoco._layout import WHOLE, StateLayout
+from purestate.mujoco._native import Batch, SimulationError, mujoco
+
+__all__ = ["ENGINES", "Batches", "Engine", "advanced", "make_engine"]
+
+Array = np.ndarray[Any, Any]
+ENGINES = ("batch", "threads", "rollout")
+# The warnings after which MuJoCo resets a simulation, or drops its controls.
+_FATAL = [
+    int(getattr(mujoco.mjtWarning, f"mjWARN_BAD{name}"))
+    for name in ("QPOS", "QVEL", "QACC", "CTRL")
+]
+Engine = Callable[[Array], tuple[Array, Array]]
+
+
+def advanced(model: Any, data: Any, state: Array, substeps: int) -> tuple[Array, bool]:
+    """Return one simulation's next state, and whether MuJoCo warned about it."""
+    warnings = data.warning.number
+    warnings[:] = 0
+    mujoco.mj_setState(model, data, state, WHOLE)
+    mujoco.mj_step(model, data, nstep=substeps)
+    following = np.empty_like(state)
+    mujoco.mj_getState(model, data, following, WHOLE)
+    return following, bool(warnings[_FATAL].any())
+
+
+def make_engine(
+    name: str | None,
+    model: Any,
+    layout: StateLayout,
+    substeps: int,
+    threads: int | None,
+) -> tuple[str, Engine]:
+    """Return the engine of this name, or the best one, and its name.
+
+    Raises:
+        SimSpecError: no such engine, or not for this model or version of MuJoCo.
+    """
+    if name is None:
+        name = "threads" if Batch is None else "batch"
+    if name not in ENGINES:
+        raise SimSpecError(f"engine={name!r} is none of {', '.join(ENGINES)}.")
+    count = threads or os.cpu_count() or 1
+    if name == "batch":
+        if Batch is None:
+            raise SimSpecError(
+                f'engine="batch" needs MuJoCo 4 or newer, and this is '
+                f'{mujoco.__version__}: use engine="threads".'
+            )
+        return name, _InBatches(model, substeps, count)
+    if name == "threads":
+        return name, _InThreads(model, substeps, count)
+    if not model.opt.disableflags & int(mujoco.mjtDisableBit.mjDSBL_WARMSTART):
+        raise SimSpecError(
+            'engine="rollout" cannot keep the warm start of the constraint solver, '
+            "which mujoco.rollout does not return, and the next step would depend on "
+            "it. Turn it off, model.opt.disableflags |= "
+            'mujoco.mjtDisableBit.mjDSBL_WARMSTART, or use engine="batch" or '
+            '"threads".'
+        )
+    return name, _InRollouts(model, layout, substeps, count)
+
+
+class Batches:
+    """A free list of `mujoco.batch.Batch` for each number of simulations."""
+
+    def __init__(self, model: Any, threads: int) -> None:
+        self._model, self._threads = model, threads
+        self._free: dict[int, Scratch] = {}
+
+    def lent(self, count: int) -> contextlib.AbstractContextManager[Any]:
+        """Lend a batch of so many simulations."""
+        if count not in self._free:
+            make = functools.partial(Batch, self._model, count, self._threads)
+            self._free.setdefault(count, Scratch(make))
+        return self._free[count].lent()
+
+
+class _InBatches:
+    """`mujoco.batch.Batch`: one native call for all simulations."""
+
+    def __init__(self, model: Any, substeps: int, threads: int) -> None:
+        self._substeps = substeps
+        self._batches = Batches(model, threads)
+
+    def __call__(self, states: Array) -> tuple[Array, Array]:
+        failures = np.zeros(len(states), bool)
+        with self._batches.lent(len(states)) as batch:
+            batch.state[:] = states
+            batch.warning[:] = 0
+            try:
+                batch.step(nstep=self._substeps)
+            except SimulationError as error:
+                failures[error.ids] = True
+            failures |= batch.warning[:, _FATAL, 1].any(axis=1)
+            return batch.state.copy(), failures
+
+
+class _InThreads:
+    """A pool of Python threads, each with simulations of its own."""
+
+    def __init__(self, model: Any, substeps: int, threads: int) -> None:
+        self._model, self._substeps = model, substeps
+        self._scratch = Scratch(functools.partial(mujoco.MjData, model))
+        self._pool = Pool(threads, "purestate-mujoco")
+
+    def __call__(self, states: Array) -> tuple[Array, Array]:
+        following = np.empty_like(states)
+        failures = np.zeros(len(states), bool)
+
+        def run(row: int) -> None:
+            with self._scratch.lent() as data:
+                found = advanced(self._model, data, states[row], self._substeps)
+            following[row], failures[row] = found
+
+        self._pool.each(run, list(range(len(states))))
+        return following, failures
+
+
+class _InRollouts:
+    """`mujoco.rollout`, in MuJoCo since 3.2; without the solver's warm start."""
+
+    def __init__(
+        self, model: Any, layout: StateLayout, substeps: int, threads: int
+    ) -> None:
+        from mujoco.rollout import Rollout
+
+        self._model, self._substeps = model, substeps
+        self._kept = layout.indices(int(mujoco.mjtState.mjSTATE_FULLPHYSICS))
+        self._given = layout.indices(int(mujoco.mjtState.mjSTATE_USER))
+        self._time = layout.part("time").start
+
+        def make() -> Any:
+            datas = [mujoco.MjData(model) for _ in range(threads)]
+            return Rollout(nthread=threads), datas
+
+        self._free = Scratch(make)
+
+    def __call__(self, states: Array) -> tuple[Array, Array]:
+        shape = (len(states), self._substeps)
+        physics = states[:, self._kept]
+        times = physics[:, self._time].copy()
+        # After a reset the time starts anew, and tells what was reset: not at 0.
+        physics[:, self._time] = 1.0
+        inputs = np.repeat(states[:, None, self._given], self._substeps, axis=1)
+        found = np.empty((*shape, len(self._kept)))
+        with self._free.lent() as (rollout, datas):
+            rollout.rollout(
+                [self._model] * shape[0],
+                datas,
+                physics,
+                inputs,
+                control_spec=int(mujoco.mjtState.mjSTATE_USER),
+                skip_checks=True,
+                nstep=self._substeps,
+                initial_warmstart=np.zeros((shape[0], self._model.nv)),
+                state=found,
+            )
+        expected = 1.0
+        for _ in range(self._substeps):
+            expected += self._model.opt.timestep
+            times += self._model.opt.timestep
+        following = states.copy()
+        following[:, self._kept] = found[:, -1]
+        following[:, self._time] = times
+        return following, found[:, -1, self._time] != expected

@@ -1,0 +1,42 @@
+"""MuJoCo's double precision through programs that compute in float32.
+
+The numbers go out twice: as `values`, float32, which jax can read, change and
+differentiate, and as `words`, the bits of the double. On the way back the bits count
+for every element whose value is still what they round to.
+"""
+
+from typing import Any
+
+import numpy as np
+
+__all__ = ["merged", "split"]
+
+Array = np.ndarray[Any, Any]
+_TINY = float(np.finfo(np.float32).tiny)
+
+
+def split(state: Array, dtype: Any) -> tuple[Array, Array | None]:
+    """Return a state of shape `(..., n)` as values and words.
+
+    Args:
+        state: float64.
+        dtype: of the values; there are no words if it is float64.
+    """
+    if dtype == np.float64:
+        return state, None
+    whole = np.ascontiguousarray(state)
+    words = whole.view(np.uint32).reshape(*whole.shape, 2)
+    return whole.astype(dtype), words
+
+
+def merged(values: Array, words: Array | None) -> Array:
+    """Return the state in double precision that values and words stand for."""
+    if words is None:
+        return np.asarray(values, np.float64)
+    bits = np.ascontiguousarray(words).view(np.float64)[..., 0]
+    same = bits.astype(values.dtype) == values
+    if same.all():
+        return bits
+    # XLA's threads set the smallest numbers to zero, the others do not.
+    same |= (np.abs(bits) < _TINY) & (np.abs(values) < _TINY)
+    return np.where(same, bits, values)

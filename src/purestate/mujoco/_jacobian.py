@@ -1,0 +1,115 @@
+"""Derivatives of a step, and of what is observed, with respect to the state vector.
+
+Those of a step come from `mjd_transitionFD`, MuJoCo's central differences in tangent
+space, substep by substep. The parts of the state that it knows of are `qpos`, `qvel`,
+`act` and `ctrl`; a step hands its inputs on as they are, and everything else counts as
+constant.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from purestate.mujoco._layout import WHOLE, StateLayout
+from purestate.mujoco._native import mujoco
+from purestate.mujoco._tangent import Tangent
+
+__all__ = ["EPS", "Jacobian", "why_no_gradient"]
+
+Array = np.ndarray[Any, Any]
+# Ten times smaller than MuJoCo's own choice: near contacts the error is a tenth, and
+# rounding costs 1e-8.
+EPS = 1e-7
+
+
+def why_no_gradient(model: Any) -> str:
+    """Return why steps of a model cannot be differentiated; empty if they can."""
+    if int(model.opt.integrator) == int(mujoco.mjtIntegrator.mjINT_RK4):
+        return (
+            "cannot be differentiated: the model is integrated by RK4, which MuJoCo's "
+            "mjd_transitionFD does not support. Choose another integrator, "
+            "model.opt.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST, or cut "
+            "the derivative off with jax.lax.stop_gradient(state)."
+        )
+    return ""
+
+
+class Jacobian:
+    """The Jacobians of a model's steps and observations, in double precision."""
+
+    def __init__(self, model: Any, layout: StateLayout, substeps: int) -> None:
+        self._model, self._layout, self._substeps = model, layout, substeps
+        self._tangent = Tangent(model)
+        self._nv, self._na = int(model.nv), int(model.na)
+        self._parts = {n: layout.part(n) for n in ("qpos", "qvel", "act", "ctrl")}
+        user = int(mujoco.mjtState.mjSTATE_USER | mujoco.mjtState.mjSTATE_TIME)
+        self._handed_on = layout.indices(user)
+
+    def step(self, data: Any, state: Array) -> Array:
+        """Return the derivative of the next state, `(n, n)`; `data` is scratch."""
+        model, nv = self._model, self._nv
+        size = 2 * nv + self._na
+        chain = np.eye(size, size + int(model.nu))
+        a, b = np.zeros((size, size)), np.zeros((size, int(model.nu)))
+        mujoco.mj_setState(model, data, state, WHOLE)
+        for substep in range(self._substeps):
+            if substep:
+                mujoco.mj_step(model, data)
+            mujoco.mjd_transitionFD(model, data, EPS, True, a, b, None, None)
+            chain = a @ chain
+            chain[:, size:] += b
+        mujoco.mj_step(model, data)
+        n = self._layout.size
+        found = np.zeros((n, n))
+        found[self._handed_on, self._handed_on] = 1.0
+        rows = self._outward(data.qpos)
+        columns = self._inward(state)
+        moving = np.concatenate([np.arange(n)[self._parts[p]] for p in self._parts])
+        states = moving[: len(rows)]
+        found[np.ix_(states, moving)] = rows @ chain @ columns
+        return found
+
+    def observed(
+        self, data: Any, state: Array, look: Callable[[Any, Array], Array]
+    ) -> Array:
+        """Return the derivative of what `look(data, state)` finds, `(m, n)`."""
+        model, layout, nv = self._model, self._layout, self._nv
+        n, columns = layout.size, self._inward(state)
+        plain = [np.arange(n)[self._parts[p]] for p in ("qvel", "act", "ctrl")]
+        others = np.concatenate(plain)
+        made = []
+        for k in range(nv + len(others)):
+            pair = []
+            for eps in (EPS, -EPS):
+                near = state.copy()
+                if k < nv:
+                    velocity = np.zeros(nv)
+                    velocity[k] = eps
+                    qpos = near[self._parts["qpos"]]
+                    mujoco.mj_integratePos(model, qpos, velocity, 1.0)
+                else:
+                    near[others[k - nv]] += eps
+                pair.append(look(data, near))
+            made.append((pair[0] - pair[1]) / (2 * EPS))
+        moving = np.concatenate([np.arange(n)[self._parts["qpos"]], others])
+        found = np.zeros((len(made[0]), n))
+        found[:, moving] = np.stack(made, axis=1) @ columns
+        return found
+
+    def _inward(self, state: Array) -> Array:
+        """Return the map from (qpos, qvel, act, ctrl) to the tangent space."""
+        to_velocities = self._tangent.to_velocities(state[self._parts["qpos"]])
+        return _beside(to_velocities, self._nv + self._na + int(self._model.nu))
+
+    def _outward(self, qpos: Array) -> Array:
+        """Return the map from the tangent space to (qpos, qvel, act)."""
+        return _beside(self._tangent.to_positions(qpos), self._nv + self._na)
+
+
+def _beside(block: Array, size: int) -> Array:
+    """Return a matrix with a block and, beside it, an identity."""
+    found = np.zeros((block.shape[0] + size, block.shape[1] + size))
+    found[: block.shape[0], : block.shape[1]] = block
+    found[block.shape[0] :, block.shape[1] :] = np.eye(size)
+    return found

@@ -1,0 +1,22 @@
+"""The `mujoco` package, which ships no types for its compiled part.
+
+`mujoco.batch` came with MuJoCo 4: before, `Batch` is None, and `DATA_FIELDS`, the
+fields that a batch can show, is empty.
+"""
+
+import contextlib
+import importlib
+from typing import Any
+
+import mujoco as _mujoco
+
+__all__ = ["DATA_FIELDS", "Batch", "SimulationError", "mujoco"]
+
+mujoco: Any = _mujoco
+_batch: Any = None
+with contextlib.suppress(ImportError):
+    _batch = importlib.import_module("mujoco.batch")
+
+Batch: Any = getattr(_batch, "Batch", None)
+SimulationError: Any = getattr(_batch, "SimulationError", None)
+DATA_FIELDS: frozenset[str] = getattr(_batch, "DATA_FIELDS", frozenset())

@@ -1,0 +1,293 @@
+"""`MujocoSim`: a MuJoCo model whose steps are functions from state to state."""
+
+import copy
+import dataclasses
+import functools
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purestate._compat import is_tracer
+from purestate._host._function import HostFunction, host_function
+from purestate.errors import SimSpecError
+from purestate.mujoco._engines import Batches, advanced, make_engine
+from purestate.mujoco._exact import merged, split
+from purestate.mujoco._faults import Faults
+from purestate.mujoco._jacobian import Jacobian, why_no_gradient
+from purestate.mujoco._layout import WHOLE, state_layout
+from purestate.mujoco._model import check, title
+from purestate.mujoco._native import mujoco
+from purestate.mujoco._observe import Observer
+from purestate.mujoco._state import SimState
+
+__all__ = ["MujocoSim"]
+
+
+class MujocoSim:
+    """A MuJoCo model in jax programs: its states are values, its steps are functions.
+
+    `step` works under jit, vmap, grad, scan and shard_map. The same state gives the
+    same next state, to the last bit, whatever was simulated before, and it is the one
+    that `mujoco.mj_step` gives: double precision and the solver's warm start travel in
+    the state. A batch, at any depth of vmap, is one call into MuJoCo's threads.
+
+    Derivatives are those of `mjd_transitionFD`, with respect to `qpos` (quaternions
+    too), `qvel`, `act` and `ctrl`; all other parts of the state count as constant.
+
+    Args:
+        model: a `mujoco.MjModel`; it is copied, so later changes have no effect.
+        substeps: how many times `mj_step` runs in one step, with the same inputs.
+        engine: how a batch is computed: "batch" (`mujoco.batch`, MuJoCo 4 and newer),
+            "threads" (a pool of Python threads) or "rollout" (`mujoco.rollout`; only
+            for models without warm start). None: the first that there is.
+        observe: names of `MjData` fields that `observe` returns.
+        threads: how many threads share a batch; by default one per core.
+        diverged: what happens to a simulation that MuJoCo resets, as its numbers are
+            not finite or too large: "error", or "nan", its state becomes NaN.
+
+    Raises:
+        SimSpecError: the model, or an option, is not supported.
+
+    >>> import jax, mujoco, purestate.mujoco
+    >>> model = mujoco.MjModel.from_xml_string('''
+    ... <mujoco><worldbody><body>
+    ...   <freejoint/><geom type="sphere" size=".1" pos="0 0 1"/>
+    ... </body></worldbody></mujoco>''')
+    >>> sim = purestate.mujoco.MujocoSim(model, substeps=10)
+    >>> fallen = lambda height: sim.step(
+    ...     sim.init().replace(qpos=jax.numpy.array([0, 0, height, 1, 0, 0, 0]))
+    ... ).qpos[2]
+    >>> print(jax.jit(jax.grad(fallen))(1.0))
+    1.0
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        substeps: int = 1,
+        *,
+        engine: str | None = None,
+        observe: str | Iterable[str] = (),
+        threads: int | None = None,
+        diverged: str = "error",
+    ) -> None:
+        check(model, substeps, threads, diverged)
+        self._model = copy.copy(model)
+        self._name = f"MujocoSim({title(model)})"
+        self._substeps = substeps
+        self._layout = state_layout(self._model)
+        make_data = functools.partial(mujoco.MjData, self._model)
+        self.engine, self._advance = make_engine(
+            engine, self._model, self._layout, substeps, threads
+        )
+        self._faults = Faults(
+            self._name, self._model, self._layout, substeps, diverged == "nan"
+        )
+        self._jacobian = Jacobian(self._model, self._layout, substeps)
+        refusal = why_no_gradient(self._model)
+        self._step = _host_function(
+            self._one,
+            out=lambda values, words: (values, words),
+            batch_fn=self._many,
+            jac=None if refusal else self._step_jacobian,
+            scratch=make_data,
+            threads=threads,
+            name=f"{self._name}.step",
+            refusal=refusal,
+        )
+        in_batches = self.engine == "batch"
+        batches = Batches(self._model, threads or os.cpu_count() or 1)
+        names = (observe,) if isinstance(observe, str) else observe
+        self._observer = Observer(
+            self._model, self._name, names, batches if in_batches else None
+        )
+        self._observe = _host_function(
+            self._look,
+            out=lambda values, words: self._observer.specs(values.dtype),
+            batch_fn=self._look_at_all if self._observer.in_batches else None,
+            jac=self._look_jacobian,
+            scratch=make_data,
+            threads=threads,
+            name=f"{self._name}.observe",
+        )
+
+    def init(
+        self, qpos: Any = None, qvel: Any = None, *, keyframe: int | str | None = None
+    ) -> SimState:
+        """Return a state at time 0.
+
+        Args:
+            qpos: positions, shape `(..., nq)`; the model's own if None. Axes in front
+                make a batch of states.
+            qvel: velocities, shape `(..., nv)`; zero if None.
+            keyframe: start from this keyframe of the model, by number or name.
+
+        Raises:
+            SimSpecError: a wrong size, or no such keyframe.
+
+        """
+        data = mujoco.MjData(self._model)
+        if keyframe is not None:
+            mujoco.mj_resetDataKeyframe(self._model, data, self._key(keyframe))
+        state = self.from_data(data)
+        given = {"qpos": qpos, "qvel": qvel}
+        arrays = {n: jnp.asarray(v) for n, v in given.items() if v is not None}
+        batch = jnp.broadcast_shapes(*(array.shape[:-1] for array in arrays.values()))
+        if batch:
+            state = jax.tree.map(
+                lambda leaf: jnp.broadcast_to(leaf, batch + leaf.shape), state
+            )
+        changes: dict[str, Any] = {}
+        for name, array in arrays.items():
+            own = self._layout.shape(name)
+            if array.shape[-1:] != own:
+                raise SimSpecError.shape(name, own, array.shape[-1:], ())
+            changes[name] = jnp.broadcast_to(array, batch + own)
+        return state.replace(**changes)
+
+    def step(self, state: SimState, ctrl: Any = None) -> SimState:
+        """Return the state after `substeps` steps of the model's own timestep.
+
+        Args:
+            state: of one simulation; use `jax.vmap` for a batch.
+            ctrl: controls, shape `(nu,)`; those in the state if None.
+
+        Returns:
+            The next state; its `ctrl` is the one that was given.
+
+        Raises:
+            SimSpecError: the state is a batch or of another model, or `ctrl` has
+                another size.
+            SimulationError: MuJoCo found numbers that are not finite, or too large.
+                Its `indices` say in which simulations of a batch.
+        """
+        self._check_state(state, "step")
+        if ctrl is not None:
+            state = state.replace(ctrl=ctrl)
+        values, words = self._step(state.values, state.words)
+        return state.replace(values=values, words=words)
+
+    def observe(self, state: SimState) -> dict[str, Any]:
+        """Return the fields of `MjData` that were named in `observe=`, by name.
+
+        They are those of exactly this state: MuJoCo's `mj_forward` is run on it (and
+        `mj_rnePostConstraint` for what that computes), while a field that is read after
+        `mj_step` is one substep behind. Derivatives are central differences.
+
+        Args:
+            state: of one simulation; use `jax.vmap` for a batch.
+
+        Raises:
+            SimSpecError: the state is a batch or of another model.
+        """
+        if not self._observer.names:
+            raise SimSpecError(
+                f"{self._name} observes nothing: name fields of MjData where it is "
+                f'made, MujocoSim(model, observe=("xpos", "sensordata")).'
+            )
+        self._check_state(state, "observe")
+        found: dict[str, Any] = self._observe(state.values, state.words)
+        return found
+
+    def from_data(self, data: Any) -> SimState:
+        """Return the state of a `mujoco.MjData`, every bit of it."""
+        state = np.empty(self._layout.size)
+        mujoco.mj_getState(self._model, data, state, WHOLE)
+        values, words = split(state, np.dtype(jnp.result_type(float)))
+        exact = None if words is None else jnp.asarray(words)
+        return SimState(values=jnp.asarray(values), words=exact, layout=self._layout)
+
+    def to_data(self, state: SimState, data: Any = None) -> Any:
+        """Return a `mujoco.MjData` in this state, to render or to examine it.
+
+        Args:
+            state: of one simulation, and not traced.
+            data: written to, if given; else a new one is made.
+        """
+        self._check_state(state, "to_data")
+        if is_tracer(state.values):
+            raise SimSpecError(
+                f"{self._name}.to_data needs the numbers of a state, and this one is "
+                f"traced: return it from the jitted function, or name the fields in "
+                f"MujocoSim(model, observe=...)."
+            )
+        data = mujoco.MjData(self._model) if data is None else data
+        words = None if state.words is None else np.asarray(state.words)
+        whole = merged(np.asarray(state.values), words)
+        mujoco.mj_setState(self._model, data, whole, WHOLE)
+        mujoco.mj_forward(self._model, data)
+        return data
+
+    def __repr__(self) -> str:
+        return f"<{self._name}, substeps={self._substeps}, engine={self.engine}>"
+
+    # What runs on the host, with numpy arrays. The first argument is the work space.
+
+    def _one(self, data: Any, values: Any, words: Any) -> Any:
+        states, stand_ins = self._faults.before(merged(values, words)[None])
+        found, warned = advanced(self._model, data, states[0], self._substeps)
+        following = self._faults.after(
+            states, found[None], np.array([warned]), stand_ins
+        )
+        return split(following[0], values.dtype)
+
+    def _many(self, data: Any, values: Any, words: Any) -> Any:
+        states, stand_ins = self._faults.before(merged(values, words))
+        found, warned = self._advance(states)
+        following = self._faults.after(states, found, warned, stand_ins)
+        return split(following, values.dtype)
+
+    def _step_jacobian(self, data: Any, values: Any, words: Any) -> Any:
+        found = self._jacobian.step(data, merged(values, words))
+        return (found, None), None
+
+    def _look(self, data: Any, values: Any, words: Any) -> Any:
+        return self._observer.look(data, merged(values, words))
+
+    def _look_at_all(self, data: Any, values: Any, words: Any) -> Any:
+        return self._observer.look_at_all(merged(values, words))
+
+    def _look_jacobian(self, data: Any, values: Any, words: Any) -> Any:
+        state = merged(values, words)
+        flat = self._jacobian.observed(data, state, self._observer.flat)
+        return self._observer.rows(flat)
+
+    def _key(self, keyframe: int | str) -> int:
+        if isinstance(keyframe, str):
+            kind = mujoco.mjtObj.mjOBJ_KEY
+            found = mujoco.mj_name2id(self._model, kind, keyframe)
+        else:
+            found = keyframe
+        if not 0 <= found < self._model.nkey:
+            raise SimSpecError(
+                f"{self._name} has no keyframe {keyframe!r}; it has {self._model.nkey}."
+            )
+        return int(found)
+
+    def _check_state(self, state: Any, method: str) -> None:
+        if not isinstance(state, SimState):
+            raise SimSpecError(
+                f"{self._name}.{method} takes a SimState, from sim.init(), and got a "
+                f"{type(state).__name__}."
+            )
+        if state.layout != self._layout:
+            raise SimSpecError(
+                f"{self._name}.{method} got the state of another model: its qpos has "
+                f"shape {state.layout.shape('qpos')}, this model's "
+                f"{self._layout.shape('qpos')}."
+            )
+        batch = jnp.shape(state.values)[:-1]
+        if batch:
+            raise SimSpecError(
+                f"{self._name}.{method} takes the state of one simulation, and got a "
+                f"batch of {batch}: write jax.vmap(sim.{method})(...)."
+            )
+
+
+def _host_function(fn: Any, refusal: str = "", **options: Any) -> HostFunction:
+    made: Any = host_function(fn, vmap="threads", **options)
+    return HostFunction(dataclasses.replace(made.options, refusal=refusal))
