@@ -69,7 +69,9 @@ class Options:
     threads: int | None
     eps: float | None
     name: str
+    # For functions of purestate itself:
     refusal: str = ""  # why there is no derivative, where "give a rule" would be wrong
+    trusted: bool = False  # leaves in, leaves out, as declared: nothing to check
 
     def __post_init__(self) -> None:
         self._one_of("vmap", self.vmap, VMAPS)

@@ -18,7 +18,7 @@ from purestate.errors import SimSpecError
 from purestate.mujoco._layout import WHOLE, StateLayout
 from purestate.mujoco._native import Batch, SimulationError, mujoco
 
-__all__ = ["ENGINES", "Batches", "Engine", "advanced", "make_engine"]
+__all__ = ["ENGINES", "Batches", "Engine", "Single", "make_engine"]
 
 Array = np.ndarray[Any, Any]
 ENGINES = ("batch", "threads", "rollout")
@@ -30,15 +30,30 @@ _FATAL = [
 Engine = Callable[[Array], tuple[Array, Array]]
 
 
-def advanced(model: Any, data: Any, state: Array, substeps: int) -> tuple[Array, bool]:
-    """Return one simulation's next state, and whether MuJoCo warned about it."""
-    warnings = data.warning.number
-    warnings[:] = 0
-    mujoco.mj_setState(model, data, state, WHOLE)
-    mujoco.mj_step(model, data, nstep=substeps)
-    following = np.empty_like(state)
-    mujoco.mj_getState(model, data, following, WHOLE)
-    return following, bool(warnings[_FATAL].any())
+class Single:
+    """Simulations one by one, each on a work space from a free list."""
+
+    def __init__(self, model: Any, substeps: int) -> None:
+        self._model, self._substeps = model, substeps
+        self._free: list[tuple[Any, Array]] = []
+
+    def __call__(self, state: Array) -> tuple[Array, bool]:
+        """Return the next state, and whether MuJoCo warned about it."""
+        try:
+            data, warnings = self._free.pop()
+        except IndexError:
+            data = mujoco.MjData(self._model)
+            warnings = data.warning.number
+        mujoco.mj_setState(self._model, data, state, WHOLE)
+        mujoco.mj_step(self._model, data, nstep=self._substeps)
+        following = np.empty_like(state)
+        mujoco.mj_getState(self._model, data, following, WHOLE)
+        warned = False
+        if warnings.any():
+            warned = bool(warnings[_FATAL].any())
+            warnings[:] = 0
+        self._free.append((data, warnings))  # not one that was in use at an error
+        return following, warned
 
 
 def make_engine(
@@ -117,8 +132,7 @@ class _InThreads:
     """A pool of Python threads, each with simulations of its own."""
 
     def __init__(self, model: Any, substeps: int, threads: int) -> None:
-        self._model, self._substeps = model, substeps
-        self._scratch = Scratch(functools.partial(mujoco.MjData, model))
+        self._single = Single(model, substeps)
         self._pool = Pool(threads, "purestate-mujoco")
 
     def __call__(self, states: Array) -> tuple[Array, Array]:
@@ -126,9 +140,7 @@ class _InThreads:
         failures = np.zeros(len(states), bool)
 
         def run(row: int) -> None:
-            with self._scratch.lent() as data:
-                found = advanced(self._model, data, states[row], self._substeps)
-            following[row], failures[row] = found
+            following[row], failures[row] = self._single(states[row])
 
         self._pool.each(run, list(range(len(states))))
         return following, failures

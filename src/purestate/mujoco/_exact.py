@@ -33,10 +33,14 @@ def merged(values: Array, words: Array | None) -> Array:
     """Return the state in double precision that values and words stand for."""
     if words is None:
         return np.asarray(values, np.float64)
-    bits = np.ascontiguousarray(words).view(np.float64)[..., 0]
-    same = bits.astype(values.dtype) == values
-    if same.all():
+    bits = words.view(np.float64).reshape(values.shape)
+    changed = np.flatnonzero(bits.astype(values.dtype) != values)
+    if not changed.size:
         return bits
+    found = bits.copy()
+    old, new = found.reshape(-1), values.reshape(-1)
     # XLA's threads set the smallest numbers to zero, the others do not.
-    same |= (np.abs(bits) < _TINY) & (np.abs(values) < _TINY)
-    return np.where(same, bits, values)
+    tiny = (np.abs(old[changed]) < _TINY) & (np.abs(new[changed]) < _TINY)
+    changed = changed[~tiny]
+    old[changed] = new[changed]
+    return found

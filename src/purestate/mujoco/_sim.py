@@ -14,7 +14,7 @@ import numpy as np
 from purestate._compat import is_tracer
 from purestate._host._function import HostFunction, host_function
 from purestate.errors import SimSpecError
-from purestate.mujoco._engines import Batches, advanced, make_engine
+from purestate.mujoco._engines import Batches, Single, make_engine
 from purestate.mujoco._exact import merged, split
 from purestate.mujoco._faults import Faults
 from purestate.mujoco._jacobian import Jacobian, why_no_gradient
@@ -81,6 +81,7 @@ class MujocoSim:
         self._substeps = substeps
         self._layout = state_layout(self._model)
         make_data = functools.partial(mujoco.MjData, self._model)
+        self._single = Single(self._model, substeps)
         self.engine, self._advance = make_engine(
             engine, self._model, self._layout, substeps, threads
         )
@@ -98,6 +99,7 @@ class MujocoSim:
             threads=threads,
             name=f"{self._name}.step",
             refusal=refusal,
+            trusted=True,
         )
         in_batches = self.engine == "batch"
         batches = Batches(self._model, threads or os.cpu_count() or 1)
@@ -225,21 +227,17 @@ class MujocoSim:
     def __repr__(self) -> str:
         return f"<{self._name}, substeps={self._substeps}, engine={self.engine}>"
 
-    # What runs on the host, with numpy arrays. The first argument is the work space.
+    # What runs on the host, with numpy arrays. `words` are missing in double precision.
 
-    def _one(self, data: Any, values: Any, words: Any) -> Any:
-        states, stand_ins = self._faults.before(merged(values, words)[None])
-        found, warned = advanced(self._model, data, states[0], self._substeps)
-        following = self._faults.after(
-            states, found[None], np.array([warned]), stand_ins
-        )
-        return split(following[0], values.dtype)
+    def _one(self, values: Any, words: Any = None) -> Any:
+        state, stands_in = self._faults.before(merged(values, words))
+        found, warned = self._single(state)
+        return _split(self._faults.after(state, found, warned, stands_in), values)
 
-    def _many(self, data: Any, values: Any, words: Any) -> Any:
+    def _many(self, values: Any, words: Any = None) -> Any:
         states, stand_ins = self._faults.before(merged(values, words))
         found, warned = self._advance(states)
-        following = self._faults.after(states, found, warned, stand_ins)
-        return split(following, values.dtype)
+        return _split(self._faults.after(states, found, warned, stand_ins), values)
 
     def _step_jacobian(self, data: Any, values: Any, words: Any) -> Any:
         found = self._jacobian.step(data, merged(values, words))
@@ -288,6 +286,14 @@ class MujocoSim:
             )
 
 
-def _host_function(fn: Any, refusal: str = "", **options: Any) -> HostFunction:
+def _host_function(
+    fn: Any, refusal: str = "", trusted: bool = False, **options: Any
+) -> HostFunction:
     made: Any = host_function(fn, vmap="threads", **options)
-    return HostFunction(dataclasses.replace(made.options, refusal=refusal))
+    return HostFunction(
+        dataclasses.replace(made.options, refusal=refusal, trusted=trusted)
+    )
+
+
+def _split(state: Any, values: Any) -> list[Any]:
+    return [part for part in split(state, values.dtype) if part is not None]
