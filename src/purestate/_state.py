@@ -23,6 +23,7 @@ from purestate._fields import field, static
 from purestate._layout import AUX, DRAFT, FAILED, layout_of
 from purestate._repr import pformat, shown_fields
 from purestate._setup import set_up
+from purestate._view import view_names
 from purestate.errors import FrozenStateError, UndeclaredFieldError
 
 if TYPE_CHECKING:
@@ -143,7 +144,8 @@ class State:
             held, cls = self.__dict__, type(self)
             known = layout_of(cls).names
             if AUX in held or FAILED in held:
-                raise FrozenStateError.changing(cls, "assign", name, known)
+                names = (*known, *view_names(cls))
+                raise FrozenStateError.changing(cls, "assign", name, names)
             if DRAFT in held:
                 held[DRAFT][0].assign(self, name, value)
             elif name in known:

@@ -1,9 +1,6 @@
 """`MujocoSim`: a MuJoCo model whose steps are functions from state to state."""
 
 import copy
-import dataclasses
-import functools
-import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,16 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from purestate._compat import is_tracer
-from purestate._host._function import HostFunction, host_function
 from purestate.errors import SimSpecError
-from purestate.mujoco._engines import Batches, Single, make_engine
+from purestate.mujoco._calls import Calls
 from purestate.mujoco._exact import merged, split
-from purestate.mujoco._faults import Faults
-from purestate.mujoco._jacobian import Jacobian, why_no_gradient
 from purestate.mujoco._layout import WHOLE, state_layout
 from purestate.mujoco._model import check, title
 from purestate.mujoco._native import mujoco
-from purestate.mujoco._observe import Observer
 from purestate.mujoco._state import SimState
 
 __all__ = ["MujocoSim"]
@@ -80,42 +73,17 @@ class MujocoSim:
         self._name = f"MujocoSim({title(model)})"
         self._substeps = substeps
         self._layout = state_layout(self._model)
-        make_data = functools.partial(mujoco.MjData, self._model)
-        self._single = Single(self._model, substeps)
-        self.engine, self._advance = make_engine(
-            engine, self._model, self._layout, substeps, threads
-        )
-        self._faults = Faults(
-            self._name, self._model, self._layout, substeps, diverged == "nan"
-        )
-        self._jacobian = Jacobian(self._model, self._layout, substeps)
-        refusal = why_no_gradient(self._model)
-        self._step = _host_function(
-            self._one,
-            out=lambda values, words: (values, words),
-            batch_fn=self._many,
-            jac=None if refusal else self._step_jacobian,
-            scratch=make_data,
+        self._calls = Calls(
+            self._model,
+            self._layout,
+            self._name,
+            substeps=substeps,
+            engine=engine,
+            observe=(observe,) if isinstance(observe, str) else tuple(observe),
             threads=threads,
-            name=f"{self._name}.step",
-            refusal=refusal,
-            trusted=True,
+            as_nan=diverged == "nan",
         )
-        in_batches = self.engine == "batch"
-        batches = Batches(self._model, threads or os.cpu_count() or 1)
-        names = (observe,) if isinstance(observe, str) else observe
-        self._observer = Observer(
-            self._model, self._name, names, batches if in_batches else None
-        )
-        self._observe = _host_function(
-            self._look,
-            out=lambda values, words: self._observer.specs(values.dtype),
-            batch_fn=self._look_at_all if self._observer.in_batches else None,
-            jac=self._look_jacobian,
-            scratch=make_data,
-            threads=threads,
-            name=f"{self._name}.observe",
-        )
+        self.engine = self._calls.engine
 
     def init(
         self, qpos: Any = None, qvel: Any = None, *, keyframe: int | str | None = None
@@ -138,18 +106,27 @@ class MujocoSim:
         state = self.from_data(data)
         given = {"qpos": qpos, "qvel": qvel}
         arrays = {n: jnp.asarray(v) for n, v in given.items() if v is not None}
-        batch = jnp.broadcast_shapes(*(array.shape[:-1] for array in arrays.values()))
-        if batch:
-            state = jax.tree.map(
-                lambda leaf: jnp.broadcast_to(leaf, batch + leaf.shape), state
-            )
-        changes: dict[str, Any] = {}
         for name, array in arrays.items():
             own = self._layout.shape(name)
             if array.shape[-1:] != own:
                 raise SimSpecError.shape(name, own, array.shape[-1:], ())
-            changes[name] = jnp.broadcast_to(array, batch + own)
-        return state.replace(**changes)
+        fronts = [array.shape[:-1] for array in arrays.values()]
+        try:
+            batch = jnp.broadcast_shapes((), *fronts)
+        except ValueError as error:
+            raise SimSpecError(
+                f"the axes in front of qpos and qvel, {fronts[0]} and {fronts[1]}, do "
+                f"not broadcast."
+            ) from error
+        state = jax.tree.map(
+            lambda leaf: jnp.broadcast_to(leaf, batch + leaf.shape), state
+        )
+        changes: dict[str, Any] = {
+            name: jnp.broadcast_to(array, batch + array.shape[-1:])
+            for name, array in arrays.items()
+        }
+        made: SimState = state.replace(**changes)
+        return made
 
     def step(self, state: SimState, ctrl: Any = None) -> SimState:
         """Return the state after `substeps` steps of the model's own timestep.
@@ -170,7 +147,7 @@ class MujocoSim:
         self._check_state(state, "step")
         if ctrl is not None:
             state = state.replace(ctrl=ctrl)
-        values, words = self._step(state.values, state.words)
+        values, words = self._calls.step(state.values, state.words)
         return state.replace(values=values, words=words)
 
     def observe(self, state: SimState) -> dict[str, Any]:
@@ -186,13 +163,13 @@ class MujocoSim:
         Raises:
             SimSpecError: the state is a batch or of another model.
         """
-        if not self._observer.names:
+        if not self._calls.observed:
             raise SimSpecError(
                 f"{self._name} observes nothing: name fields of MjData where it is "
                 f'made, MujocoSim(model, observe=("xpos", "sensordata")).'
             )
         self._check_state(state, "observe")
-        found: dict[str, Any] = self._observe(state.values, state.words)
+        found: dict[str, Any] = self._calls.observe(state.values, state.words)
         return found
 
     def from_data(self, data: Any) -> SimState:
@@ -224,35 +201,13 @@ class MujocoSim:
         mujoco.mj_forward(self._model, data)
         return data
 
+    @property
+    def model(self) -> Any:
+        """A copy of the model."""
+        return copy.copy(self._model)
+
     def __repr__(self) -> str:
         return f"<{self._name}, substeps={self._substeps}, engine={self.engine}>"
-
-    # What runs on the host, with numpy arrays. `words` are missing in double precision.
-
-    def _one(self, values: Any, words: Any = None) -> Any:
-        state, stands_in = self._faults.before(merged(values, words))
-        found, warned = self._single(state)
-        return _split(self._faults.after(state, found, warned, stands_in), values)
-
-    def _many(self, values: Any, words: Any = None) -> Any:
-        states, stand_ins = self._faults.before(merged(values, words))
-        found, warned = self._advance(states)
-        return _split(self._faults.after(states, found, warned, stand_ins), values)
-
-    def _step_jacobian(self, data: Any, values: Any, words: Any) -> Any:
-        found = self._jacobian.step(data, merged(values, words))
-        return (found, None), None
-
-    def _look(self, data: Any, values: Any, words: Any) -> Any:
-        return self._observer.look(data, merged(values, words))
-
-    def _look_at_all(self, data: Any, values: Any, words: Any) -> Any:
-        return self._observer.look_at_all(merged(values, words))
-
-    def _look_jacobian(self, data: Any, values: Any, words: Any) -> Any:
-        state = merged(values, words)
-        flat = self._jacobian.observed(data, state, self._observer.flat)
-        return self._observer.rows(flat)
 
     def _key(self, keyframe: int | str) -> int:
         if isinstance(keyframe, str):
@@ -284,16 +239,3 @@ class MujocoSim:
                 f"{self._name}.{method} takes the state of one simulation, and got a "
                 f"batch of {batch}: write jax.vmap(sim.{method})(...)."
             )
-
-
-def _host_function(
-    fn: Any, refusal: str = "", trusted: bool = False, **options: Any
-) -> HostFunction:
-    made: Any = host_function(fn, vmap="threads", **options)
-    return HostFunction(
-        dataclasses.replace(made.options, refusal=refusal, trusted=trusted)
-    )
-
-
-def _split(state: Any, values: Any) -> list[Any]:
-    return [part for part in split(state, values.dtype) if part is not None]
