@@ -15,7 +15,7 @@ import numpy as np
 
 from purestate._host._workers import Pool, Scratch
 from purestate.errors import SimSpecError
-from purestate.mujoco._layout import WHOLE, StateLayout
+from purestate.mujoco._layout import WHOLE, StateLayout, put
 from purestate.mujoco._native import Batch, SimulationError, mujoco
 
 __all__ = ["ENGINES", "Batches", "Engine", "Single", "make_engine"]
@@ -44,7 +44,7 @@ class Single:
         except IndexError:
             data = mujoco.MjData(self._model)
             warnings = data.warning.number
-        mujoco.mj_setState(self._model, data, state, WHOLE)
+        put(self._model, data, state)
         mujoco.mj_step(self._model, data, nstep=self._substeps)
         following = np.empty_like(state)
         mujoco.mj_getState(self._model, data, following, WHOLE)

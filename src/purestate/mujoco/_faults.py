@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from purestate.errors import SimulationError
-from purestate.mujoco._layout import WHOLE, StateLayout
+from purestate.mujoco._layout import WHOLE, StateLayout, put
 from purestate.mujoco._native import mujoco
 
 __all__ = ["Faults"]
@@ -103,7 +103,7 @@ class Faults:
     def _why(self, state: Array) -> str:
         """Return what MuJoCo says of a step that failed, by taking it again."""
         data = mujoco.MjData(self._model)
-        mujoco.mj_setState(self._model, data, state, WHOLE)
+        put(self._model, data, state)
         try:
             mujoco.mj_step(self._model, data, nstep=self._substeps)
         except mujoco.FatalError as error:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from purestate.mujoco._layout import WHOLE, StateLayout
+from purestate.mujoco._layout import StateLayout, put
 from purestate.mujoco._native import mujoco
 from purestate.mujoco._tangent import Tangent
 
@@ -52,7 +52,7 @@ class Jacobian:
         size = 2 * nv + self._na
         chain = np.eye(size, size + int(model.nu))
         a, b = np.zeros((size, size)), np.zeros((size, int(model.nu)))
-        mujoco.mj_setState(model, data, state, WHOLE)
+        put(model, data, state)
         for substep in range(self._substeps):
             if substep:
                 mujoco.mj_step(model, data)

@@ -12,7 +12,7 @@ import numpy as np
 
 from purestate.mujoco._native import mujoco
 
-__all__ = ["WHOLE", "StateLayout", "state_layout"]
+__all__ = ["WHOLE", "StateLayout", "put", "state_layout"]
 
 WHOLE = int(mujoco.mjtState.mjSTATE_INTEGRATION)
 _NAMES: dict[str, str] = {"WARMSTART": "qacc_warmstart", "PLUGIN": "plugin_state"}
@@ -72,3 +72,9 @@ def state_layout(model: Any) -> StateLayout:
         names.append(name)
         shapes.append(np.shape(getattr(data, name)))
     return StateLayout(tuple(names), tuple(sorted(single)), tuple(shapes))
+
+
+def put(model: Any, data: Any, state: np.ndarray[Any, Any]) -> None:
+    """Set `data` to a state."""
+    # A copy: MuJoCo 3.3 takes no array that cannot be written to.
+    mujoco.mj_setState(model, data, np.array(state), WHOLE)

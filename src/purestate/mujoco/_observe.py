@@ -9,7 +9,7 @@ import numpy as np
 from purestate.errors import SimSpecError
 from purestate.errors._base import nearest
 from purestate.mujoco._engines import Batches
-from purestate.mujoco._layout import WHOLE, state_layout
+from purestate.mujoco._layout import put, state_layout
 from purestate.mujoco._native import DATA_FIELDS, mujoco
 
 __all__ = ["Observer"]
@@ -52,7 +52,7 @@ class Observer:
 
     def look(self, data: Any, state: Array) -> dict[str, Array]:
         """Return the fields in a state; `data` is scratch."""
-        mujoco.mj_setState(self._model, data, state, WHOLE)
+        put(self._model, data, state)
         mujoco.mj_forward(self._model, data)
         if self._after:
             mujoco.mj_rnePostConstraint(self._model, data)

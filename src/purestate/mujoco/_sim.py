@@ -12,7 +12,7 @@ from purestate._compat import is_tracer
 from purestate.errors import SimSpecError
 from purestate.mujoco._calls import Calls
 from purestate.mujoco._exact import merged, split
-from purestate.mujoco._layout import WHOLE, state_layout
+from purestate.mujoco._layout import WHOLE, put, state_layout
 from purestate.mujoco._model import check, title
 from purestate.mujoco._native import mujoco
 from purestate.mujoco._state import SimState
@@ -197,7 +197,7 @@ class MujocoSim:
         data = mujoco.MjData(self._model) if data is None else data
         words = None if state.words is None else np.asarray(state.words)
         whole = merged(np.asarray(state.values), words)
-        mujoco.mj_setState(self._model, data, whole, WHOLE)
+        put(self._model, data, whole)
         mujoco.mj_forward(self._model, data)
         return data
 
