@@ -72,6 +72,9 @@ class Options:
     # For functions of purestate itself:
     refusal: str = ""  # why there is no derivative, where "give a rule" would be wrong
     trusted: bool = False  # leaves in, leaves out, as declared: nothing to check
+    # (rows, columns, same): where the Jacobian of vectors is not zero. `jac` returns
+    # that part of it; at `same` it is an identity besides.
+    pattern: tuple[Any, Any, Any] | None = None
 
     def __post_init__(self) -> None:
         self._one_of("vmap", self.vmap, VMAPS)

@@ -66,6 +66,8 @@ class Rule:
         op = self.op
         options: Any = op.options
         found = invoke(options, options.jac, self.args, op.statics)
+        if options.pattern is not None:
+            return [_by_pattern(options.pattern, found, kind, linear[0])]
         rows = self._leaves(op.out_tree, found, "jac", "the result")
         blocks = {o: self._blocks(o, rows[o]) for o in op.inexact_outs}
         made = []
@@ -159,6 +161,17 @@ class Rule:
             made[place] = wide.view()
             made[place].flags.writeable = False
         return made
+
+
+def _by_pattern(pattern: Any, block: Array, kind: str, value: Array) -> Array:
+    rows, columns, same = pattern
+    found = np.zeros(value.shape)
+    if kind == "jvp":
+        found[..., rows] = value[..., columns] @ block.T
+    else:
+        found[..., columns] = value[..., rows] @ block
+    found[..., same] += value[..., same]
+    return found
 
 
 def _may_be(dtype: Any, leaf: Leaf) -> bool:

@@ -69,7 +69,12 @@ class Calls:
             **common,
         )
         self.step = HostFunction(
-            dataclasses.replace(step.options, refusal=refusal, trusted=True)
+            dataclasses.replace(
+                step.options,
+                refusal=refusal,
+                trusted=True,
+                pattern=self._jacobian.pattern,
+            )
         )
         self.observe: Any = host_function(
             self._look,
@@ -91,8 +96,7 @@ class Calls:
         return _parts(self._faults.after(states, found, warned, stand_ins), values)
 
     def _step_jacobian(self, data: Any, values: Any, words: Any) -> Any:
-        found = self._jacobian.step(data, merged(values, words))
-        return (found, None), None
+        return self._jacobian.step(data, merged(values, words))
 
     def _look(self, data: Any, values: Any, words: Any) -> Any:
         return self._observer.look(data, merged(values, words))

@@ -43,11 +43,18 @@ class Jacobian:
         self._tangent = Tangent(model)
         self._nv, self._na = int(model.nv), int(model.na)
         self._parts = {n: layout.part(n) for n in ("qpos", "qvel", "act", "ctrl")}
+        everything = np.arange(layout.size)
+        moving = [everything[part] for part in self._parts.values()]
         user = int(mujoco.mjtState.mjSTATE_USER | mujoco.mjtState.mjSTATE_TIME)
-        self._handed_on = layout.indices(user)
+        # Rows and columns of what `step` returns, and what a step hands on as it is.
+        self.pattern = (
+            np.concatenate(moving[:3]),
+            np.concatenate(moving),
+            layout.indices(user),
+        )
 
     def step(self, data: Any, state: Array) -> Array:
-        """Return the derivative of the next state, `(n, n)`; `data` is scratch."""
+        """Return the part of the derivative that `pattern` tells; `data` is scratch."""
         model, nv = self._model, self._nv
         size = 2 * nv + self._na
         chain = np.eye(size, size + int(model.nu))
@@ -60,14 +67,7 @@ class Jacobian:
             chain = a @ chain
             chain[:, size:] += b
         mujoco.mj_step(model, data)
-        n = self._layout.size
-        found = np.zeros((n, n))
-        found[self._handed_on, self._handed_on] = 1.0
-        rows = self._outward(data.qpos)
-        columns = self._inward(state)
-        moving = np.concatenate([np.arange(n)[self._parts[p]] for p in self._parts])
-        states = moving[: len(rows)]
-        found[np.ix_(states, moving)] = rows @ chain @ columns
+        found: Array = self._outward(data.qpos) @ chain @ self._inward(state)
         return found
 
     def observed(
@@ -92,9 +92,8 @@ class Jacobian:
                     near[others[k - nv]] += eps
                 pair.append(look(data, near))
             made.append((pair[0] - pair[1]) / (2 * EPS))
-        moving = np.concatenate([np.arange(n)[self._parts["qpos"]], others])
         found = np.zeros((len(made[0]), n))
-        found[:, moving] = np.stack(made, axis=1) @ columns
+        found[:, self.pattern[1]] = np.stack(made, axis=1) @ columns
         return found
 
     def _inward(self, state: Array) -> Array:

@@ -1,0 +1,340 @@
+"""MuJoCo inside of jax programs: what a simulation step and its gradient cost.
+
+    python benchmarks/bench_sim.py [--quick] [--out FILE]
+
+Gymnasium's humanoid, scans of ten steps with new controls at each. Beside purestate:
+MuJoCo in a Python loop, its own thread pools (`mujoco.rollout`, `mujoco.batch`) and C++
+threads through `jax.ffi`, without any Python in between; `jax.pure_callback`; and MJX
+where it is installed. All wait for their result, so wall time counts.
+"""
+
+import argparse
+import copy
+import functools
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+if __package__ in (None, ""):
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+from mujoco.rollout import Rollout
+
+import purestate as ps
+from benchmarks import native_sim, report
+from benchmarks.harness import Case, Clock, machine, progress, ratio, versions
+from purestate.mujoco import MujocoSim
+
+WHOLE = int(mujoco.mjtState.mjSTATE_INTEGRATION)
+STEPS = 10
+COUNTS = (1, 64, 256)
+LEGEND = """\
+Medians in microseconds of wall time per simulation and step, from scans of ten steps.
+gradient: of one step, with respect to positions and controls.
+"""
+ROWS = {
+    "Euler, 1 substep": ("EULER", 1),
+    "RK4, 5 substeps": ("RK4", 5),
+}
+
+
+def main() -> None:
+    """Measure, print the table and the budgets, write the result file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a rough run")
+    parser.add_argument("--out", type=Path, help="the result file")
+    chosen = parser.parse_args()
+    names = ["jax", "jaxlib", "numpy", "mujoco", "gymnasium"]
+    found = {"purestate": ps.__version__, **versions(names)}
+    about = {
+        "what": "sim",
+        "quick": chosen.quick,
+        "machine": f"{machine()}, jax on {jax.default_backend()}",
+        "versions": found,
+    }
+    shown = ", ".join(f"{name} {version}" for name, version in found.items())
+    print(f"{about['machine']}\n{shown}\n", flush=True)
+    rounds, seconds = (9, 0.01) if chosen.quick else (41, 0.02)
+    with progress(len(ROWS) * len(COUNTS) + 1) as tell:
+        clock = Clock(rounds, seconds, tell)
+        for row, (integrator, substeps) in ROWS.items():
+            for count in COUNTS:
+                model = humanoid(integrator)
+                clock.compare(row, str(count), step_cases(model, substeps, count))
+        clock.compare("gradient", "1", gradient_cases(humanoid("EULER")))
+    results = clock.results
+    print(LEGEND)
+    print(table(results))
+    for where, why in results.failed.items():
+        print(f"not measured: {where}: {why}")
+    if isinstance(in_cpp(), str):
+        print(f"not measured: C++ threads through jax.ffi: {in_cpp()}")
+    if not has_mjx():
+        print("not measured: MJX, which is not installed")
+    print(budgets(results))
+    name = f"sim-python{found['python']}-jax{found['jax']}"
+    quick = "-quick" if chosen.quick else ""
+    path = chosen.out or Path(__file__).parent / "results" / f"{name}{quick}.json"
+    report.save(path, about, results)
+    print(f"\n{path}")
+
+
+def humanoid(integrator: str) -> Any:
+    """Return Gymnasium's humanoid, integrated in this way."""
+    assets = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets"
+    model = mujoco.MjModel.from_xml_path(str(assets / "humanoid.xml"))
+    model.opt.integrator = getattr(mujoco.mjtIntegrator, f"mjINT_{integrator}")
+    return model
+
+
+@functools.cache
+def in_cpp() -> Any:
+    """Return the step in C++ threads, or why there is none."""
+    return native_sim.compiled()
+
+
+def has_mjx() -> bool:
+    """Return whether MJX can be imported."""
+    try:
+        return importlib.util.find_spec("mujoco.mjx") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def step_cases(model: Any, substeps: int, count: int) -> list[Case]:
+    """Return a case for each way to step `count` simulations ten times."""
+    given = np.random.default_rng(0).uniform(-0.4, 0.4, (STEPS, count, model.nu))
+    controls = np.float32(given)
+    start = first_state(model)
+    made: dict[str, Callable[[], Any]] = {}
+    engines = ["threads"] if importlib.util.find_spec("mujoco.batch") is None else []
+    for engine in engines or ["batch", "threads"]:
+        if engine == "threads" and count == 1 and not engines:
+            continue  # a single simulation has no engine
+        made[f"purestate, {engine}"] = in_jax(model, substeps, count, engine, controls)
+    made["MuJoCo, Python loop"] = in_a_loop(model, substeps, start, controls)
+    made["mujoco.rollout"] = in_rollouts(model, substeps, start, controls)
+    if not engines:
+        made["mujoco.batch"] = in_a_batch(model, substeps, start, controls)
+    made["pure_callback"] = with_pure_callback(model, substeps, start, controls)
+    if not isinstance(in_cpp(), str):
+        made["C++ threads, jax.ffi"] = in_threads(model, substeps, start, controls)
+    if has_mjx() and substeps == 1 and count < 256:  # minutes each, and seconds a step
+        made["MJX"] = with_mjx(model, count, controls)
+    return [Case(name, "f()", {"f": run}, waits=True) for name, run in made.items()]
+
+
+def first_state(model: Any) -> Any:
+    """Return the state vector of a humanoid that has fallen on the floor."""
+    data = mujoco.MjData(model)
+    mujoco.mj_step(model, data, nstep=200)
+    state = np.empty(mujoco.mj_stateSize(model, WHOLE))
+    mujoco.mj_getState(model, data, state, WHOLE)
+    return state
+
+
+def scanned(step: Callable[[Any, Any], Any], start: Any, controls: Any) -> Any:
+    """Return a compiled scan of ten steps, ready to run."""
+    run = jax.jit(lambda s, c: jax.lax.scan(lambda s, c: (step(s, c), None), s, c)[0])
+    return lambda: jax.block_until_ready(run(start, controls))
+
+
+def in_jax(model: Any, substeps: int, count: int, engine: str, controls: Any) -> Any:
+    """Return purestate's steps; a single simulation without a batch axis."""
+    sim = MujocoSim(model, substeps=substeps, engine=engine)
+    data = mujoco.MjData(model)
+    mujoco.mj_setState(model, data, first_state(model), WHOLE)
+    state = sim.from_data(data)
+    if count == 1:
+        return scanned(sim.step, state, jnp.asarray(controls[:, 0]))
+    states = ps.stack([state] * count)
+    return scanned(jax.vmap(sim.step), states, jnp.asarray(controls))
+
+
+def in_a_loop(model: Any, substeps: int, start: Any, controls: Any) -> Any:
+    """Return what people write without jax: one MjData, a loop over everything."""
+    datas = [mujoco.MjData(model) for _ in controls[0]]
+
+    def run() -> None:
+        for data in datas:
+            mujoco.mj_setState(model, data, start, WHOLE)
+        for given in controls:
+            for data, control in zip(datas, given, strict=True):
+                data.ctrl[:] = control
+                mujoco.mj_step(model, data, nstep=substeps)
+
+    return run
+
+
+def in_rollouts(model: Any, substeps: int, start: Any, controls: Any) -> Any:
+    """Return `mujoco.rollout` of all ten steps at once, all controls known before."""
+    threads = os_threads()
+    pool = Rollout(nthread=threads)
+    datas = [mujoco.MjData(model) for _ in range(threads)]
+    data = mujoco.MjData(model)
+    mujoco.mj_setState(model, data, start, WHOLE)
+    kind = int(mujoco.mjtState.mjSTATE_FULLPHYSICS)
+    size, count = mujoco.mj_stateSize(model, kind), controls.shape[1]
+    physics = np.empty(size)
+    mujoco.mj_getState(model, data, physics, kind)
+    states = np.repeat(physics[None], count, axis=0)
+    given = np.repeat(np.float64(controls).transpose(1, 0, 2), substeps, axis=1)
+    warm = np.repeat(data.qacc_warmstart[None], count, axis=0)
+    out = np.empty((count, STEPS * substeps, size))
+
+    def run() -> None:
+        pool.rollout(
+            [model] * count,
+            datas,
+            states,
+            given,
+            skip_checks=True,
+            nstep=STEPS * substeps,
+            initial_warmstart=warm,
+            state=out,
+        )
+
+    return run
+
+
+def in_a_batch(model: Any, substeps: int, start: Any, controls: Any) -> Any:
+    """Return `mujoco.batch` without jax."""
+    from mujoco.batch import Batch
+
+    batch = Batch(model, controls.shape[1], os_threads())
+
+    def run() -> None:
+        batch.state[:] = start
+        for given in controls:
+            batch.ctrl = given
+            batch.step(nstep=substeps)
+
+    return run
+
+
+def os_threads() -> int:
+    """Return how many threads the pools of MuJoCo get."""
+    import os
+
+    return os.cpu_count() or 1
+
+
+def with_pure_callback(model: Any, substeps: int, start: Any, controls: Any) -> Any:
+    """Return what people write with jax: words in, words out, one callback each."""
+    data = mujoco.MjData(model)
+
+    def host(words: Any, control: Any) -> Any:
+        state = np.array(words).view(np.float64)[:, 0]
+        mujoco.mj_setState(model, data, state, WHOLE)
+        data.ctrl[:] = control
+        mujoco.mj_step(model, data, nstep=substeps)
+        mujoco.mj_getState(model, data, state, WHOLE)
+        return state.view(np.uint32).reshape(-1, 2)
+
+    def step(words: Any, control: Any) -> Any:
+        spec = jax.ShapeDtypeStruct(words.shape, words.dtype)
+        return jax.pure_callback(host, spec, words, control, vmap_method="sequential")
+
+    words = jnp.asarray(start.view(np.uint32).reshape(-1, 2))
+    many = jnp.stack([words] * controls.shape[1])
+    return scanned(jax.vmap(step), many, jnp.asarray(controls))
+
+
+def in_threads(model: Any, substeps: int, start: Any, controls: Any) -> Any:
+    """Return C++ threads through `jax.ffi`."""
+    words = jnp.asarray(start.view(np.uint32).reshape(-1, 2))
+    many = jnp.stack([words] * controls.shape[1])
+    step = in_cpp()(model, substeps)
+    keep = functools.partial(lambda model, step, *args: step(*args), model, step)
+    return scanned(keep, many, jnp.asarray(controls))
+
+
+def with_mjx(model: Any, count: int, controls: Any) -> Any:
+    """Return MJX, MuJoCo rewritten in jax."""
+    from mujoco import mjx
+
+    device_model = mjx.put_model(model)
+    data = mjx.put_data(model, mujoco.MjData(model))
+    many = jax.tree.map(lambda leaf: jnp.stack([leaf] * count), data)
+    step = jax.vmap(lambda d, c: mjx.step(device_model, d.replace(ctrl=c)))
+    return scanned(step, many, jnp.asarray(controls))
+
+
+def gradient_cases(model: Any) -> list[Case]:
+    """Return a gradient of one step, beside MuJoCo's transition matrices alone."""
+    sim = MujocoSim(copy.copy(model))
+    data = mujoco.MjData(model)
+    mujoco.mj_setState(model, data, first_state(model), WHOLE)
+    state = sim.from_data(data)
+
+    def loss(qpos: Any, ctrl: Any) -> Any:
+        return sim.step(state.replace(qpos=qpos), ctrl).qpos.sum()
+
+    gradient = jax.jit(jax.grad(loss, (0, 1)))
+    jacobian = jax.jit(
+        jax.jacrev(lambda q, c: sim.step(state.replace(qpos=q), c).values, (0, 1))
+    )
+    size = 2 * model.nv + model.na
+    a, b = np.zeros((size, size)), np.zeros((size, model.nu))
+
+    def direct() -> None:
+        mujoco.mjd_transitionFD(model, data, 1e-6, True, a, b, None, None)
+
+    def wait(fn: Any) -> Callable[[], Any]:
+        return lambda: jax.block_until_ready(fn(state.qpos, state.ctrl))
+
+    made = {
+        "purestate, grad": wait(gradient),
+        "purestate, whole Jacobian": wait(jacobian),
+        "mjd_transitionFD": direct,
+    }
+    return [Case(name, "f()", {"f": run}, waits=True) for name, run in made.items()]
+
+
+def per_step(found: Any) -> float:
+    """Return the microseconds per simulation and step."""
+    many = 1 if found.row == "gradient" else STEPS * int(found.size)
+    return float(found.median) / many
+
+
+def table(results: Any) -> str:
+    """Return a line per row, number of simulations and rival."""
+    lines = [["", "", "us", "of the Python loop"]]
+    for found in results.found:
+        floor = results.get(found.row, found.size, "MuJoCo, Python loop")
+        times = report.number(found.median / floor.median) if floor else "-"
+        cells = [f"{found.row}, {found.size}", found.rival]
+        lines.append([*cells, report.number(per_step(found)), times])
+    return "\n".join(report.aligned(lines, left=2))
+
+
+BUDGETS = (
+    ("RK4, 5 substeps", "64", "purestate, batch", "mujoco.rollout", 1.1),
+    ("Euler, 1 substep", "64", "purestate, batch", "C++ threads, jax.ffi", 1.35),
+    ("Euler, 1 substep", "256", "purestate, batch", "C++ threads, jax.ffi", 1.2),
+    ("RK4, 5 substeps", "1", "purestate, batch", "MuJoCo, Python loop", 2.0),
+    ("gradient", "1", "purestate, grad", "mjd_transitionFD", 1.8),
+)
+
+
+def budgets(results: Any) -> str:
+    """Return what is promised beside what was measured."""
+    lines = [["", "budget", "measured", ""]]
+    for row, size, ours, other, limit in BUDGETS:
+        found = ratio([results.get(row, size, ours)], [results.get(row, size, other)])
+        if found is not None:
+            verdict = "ok" if found[1] <= limit else "MISSED"
+            what = f"of {other}, {row}, {size}"
+            lines.append([what, f"{limit}", f"{found[1]:.2f}", verdict])
+    return "\n" + "\n".join(report.aligned(lines))
+
+
+if __name__ == "__main__":
+    main()
