@@ -167,6 +167,15 @@ def batch_of(sim, count):
         ),
         (
             lambda: MujocoSim(zoo_model()).step(
+                jax.tree.map(lambda x: x.astype("f2"), MujocoSim(zoo_model()).init())
+            ),
+            (
+                r"MujocoSim\('zoo'\)\.step got a state whose values are float16: they must "
+                r"stay float32, or float64\."
+            ),
+        ),
+        (
+            lambda: MujocoSim(zoo_model()).step(
                 MujocoSim(zoo_model()).init(qpos=np.zeros((4, 13)))
             ),
             (
@@ -190,6 +199,18 @@ def batch_of(sim, count):
 def test_what_does_not_fit_is_refused(call, message):
     with pytest.raises(SimSpecError, match=message):
         call()
+
+
+def test_without_mujoco_the_import_says_what_to_install():
+    code = "import sys; sys.modules['mujoco'] = None; import purestate.mujoco"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+
+    assert (
+        "ModuleNotFoundError: purestate.mujoco needs MuJoCo, the extra `mujoco`: pip "
+        "install mujoco." in done.stderr
+    )
 
 
 def test_an_unknown_part_names_the_nearest_one():

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import pickle
 
 import jax
 import jax.numpy as jnp
@@ -300,6 +301,52 @@ def test_every_way_into_a_program_gives_the_same_bits():
     assert (expected == exact(sim, rollout(sim)(state, given))).all()
     batch = jax.vmap(rollout(sim))(ps.stack([state] * 3), np.stack([given] * 3))
     assert all((expected == exact(sim, row)).all() for row in ps.unstack(batch))
+
+
+def test_a_simulator_can_be_copied_and_pickled():
+    sim = MujocoSim(zoo_model(), substeps=2, observe="xpos", threads=1, diverged="nan")
+    state = start(sim)
+
+    again = pickle.loads(pickle.dumps(sim))
+
+    assert copy.deepcopy(sim) is sim
+    assert repr(again) == repr(sim)
+    assert again.step(state) == sim.step(state)
+    assert (again.observe(state)["xpos"] == sim.observe(state)["xpos"]).all()
+
+
+def test_a_simulator_is_configuration_of_a_state():
+    class World(ps.State):
+        state: SimState
+        sim: MujocoSim = ps.static()
+
+        @ps.jit(donate=True)
+        def step(self, ctrl):
+            return self.replace(state=self.sim.step(self.state, ctrl))
+
+    sim = MujocoSim(zoo_model())
+    expected = sim.step(sim.step(sim.init()))
+
+    world = World(state=sim.init(), sim=sim)
+    for _ in range(2):
+        world = world.step(jnp.zeros(2))
+
+    assert expected == world.state
+
+
+def test_models_without_joints_or_actuators_have_steps():
+    still = mujoco.MjModel.from_xml_string(
+        "<mujoco><worldbody><geom size='1'/></worldbody></mujoco>"
+    )
+    sim = MujocoSim(still, observe="geom_xpos")
+    state = jax.jit(jax.vmap(sim.step, in_axes=(0, None)))(
+        ps.stack([sim.init()] * 2), jnp.zeros(0)
+    )
+
+    assert (2, 0) == state.qpos.shape
+    assert [0.002, 0.002] == pytest.approx(state.time.tolist())
+    assert (2, 1, 3) == jax.vmap(sim.observe)(state)["geom_xpos"].shape
+    assert 0.0 == jax.grad(lambda t: sim.step(sim.init().replace(time=t)).time - t)(1.0)
 
 
 def test_a_step_is_traced_once():

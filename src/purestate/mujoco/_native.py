@@ -8,7 +8,13 @@ import contextlib
 import importlib
 from typing import Any
 
-import mujoco as _mujoco
+try:
+    import mujoco as _mujoco
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "purestate.mujoco needs MuJoCo, the extra `mujoco`: pip install mujoco.",
+        name="mujoco",
+    ) from error
 
 __all__ = ["DATA_FIELDS", "Batch", "SimulationError", "mujoco"]
 

@@ -1,6 +1,7 @@
 """`MujocoSim`: a MuJoCo model whose steps are functions from state to state."""
 
 import copy
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -72,14 +73,16 @@ class MujocoSim:
         self._model = copy.copy(model)
         self._name = f"MujocoSim({title(model)})"
         self._substeps = substeps
+        self._threads, self._diverged = threads, diverged
         self._layout = state_layout(self._model)
+        names = (observe,) if isinstance(observe, str) else tuple(observe)
         self._calls = Calls(
             self._model,
             self._layout,
             self._name,
             substeps=substeps,
             engine=engine,
-            observe=(observe,) if isinstance(observe, str) else tuple(observe),
+            observe=names,
             threads=threads,
             as_nan=diverged == "nan",
         )
@@ -206,6 +209,19 @@ class MujocoSim:
         """A copy of the model."""
         return copy.copy(self._model)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "MujocoSim":
+        return self  # nothing about it changes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        options = {
+            "engine": self.engine,
+            "observe": self._calls.observed,
+            "threads": self._threads,
+            "diverged": self._diverged,
+        }
+        make = functools.partial(MujocoSim, self._model, self._substeps, **options)
+        return make, ()
+
     def __repr__(self) -> str:
         return f"<{self._name}, substeps={self._substeps}, engine={self.engine}>"
 
@@ -232,6 +248,12 @@ class MujocoSim:
                 f"{self._name}.{method} got the state of another model: its qpos has "
                 f"shape {state.layout.shape('qpos')}, this model's "
                 f"{self._layout.shape('qpos')}."
+            )
+        dtype = jnp.result_type(state.values)
+        if dtype not in (jnp.float32, jnp.float64):
+            raise SimSpecError(
+                f"{self._name}.{method} got a state whose values are {dtype.name}: "
+                f"they must stay float32, or float64."
             )
         batch = jnp.shape(state.values)[:-1]
         if batch:
