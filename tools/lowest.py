@@ -1,4 +1,4 @@
-"""Print the lowest run-time versions that pyproject.toml allows, as pip constraints.
+"""Print the lowest versions of what purestate imports, as pip constraints.
 
 `python tools/lowest.py > lowest.txt` writes them; with `--check`, the versions that are
 installed for this Python are compared with them instead.
@@ -16,7 +16,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 def lowest_versions():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lowest = {}
-    for requirement in project["dependencies"]:
+    simulators = project["optional-dependencies"]["mujoco"]
+    for requirement in [*project["dependencies"], *simulators]:
         match = re.fullmatch(r"([\w.-]+)>=([\w.]+)", requirement.replace(" ", ""))
         if match is None:
             sys.exit(f"lowest.py: {requirement!r} is not of the form name>=version")

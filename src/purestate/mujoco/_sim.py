@@ -213,7 +213,7 @@ class MujocoSim:
         return self  # nothing about it changes
 
     def __reduce__(self) -> tuple[Any, ...]:
-        options = {
+        options: dict[str, Any] = {
             "engine": self.engine,
             "observe": self._calls.observed,
             "threads": self._threads,
