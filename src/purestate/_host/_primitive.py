@@ -14,18 +14,13 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from purestate._compat import (
-    laid_out,
-    on_partial_evaluation,
-    result_type,
-    vary,
-    varying_axes,
-)
+from purestate._compat import laid_out, result_type, vary, varying_axes
 from purestate._host._batches import call_batch
 from purestate._host._derive import product
+from purestate._host._effects import EFFECTS, kept_in_loops, rule_runs
 from purestate._host._failures import note_call
 from purestate._host._leaves import Leaf, struct
-from purestate._host._lowering import EFFECTS, lower
+from purestate._host._lowering import lower
 from purestate._host._operation import Operation
 from purestate._host._run import Arrays
 from purestate.errors import HostGradError, HostVmapError
@@ -49,6 +44,8 @@ def bind(
 ) -> list[Any]:
     """Return the results of a host call, a product with its Jacobian, or tracers."""
     note_call()
+    if op.options.has_effects and not operands:
+        operands = [np.int32(0)]  # without any, jax could not keep it in its loop
     # Under shard_map the operands must vary along the same axes.
     axes = frozenset[Any]().union(*(varying_axes(jax.typeof(x)) for x in operands))
     if axes:
@@ -82,7 +79,7 @@ def _run(
     masks: Any,
 ) -> Arrays:
     if kind == "call":
-        return call_batch(op, arrays, batch, masks)
+        return call_batch(op, arrays[: len(op.ins)], batch, masks)
     return product(op, kind, wrt, arrays, batch, masks)
 
 
@@ -183,7 +180,8 @@ def _differentiated(
         for i, leaf in enumerate(op.ins)
         if leaf.inexact and not isinstance(tangents[i], ad.Zero)
     )
-    outs = bind(primals, kind=kind, wrt=wrt, masks=masks, **same)
+    with rule_runs():
+        outs = bind(primals, kind=kind, wrt=wrt, masks=masks, **same)
     zeros = [ad.Zero(jax.typeof(out).to_tangent_aval()) for out in outs]
     if kind != "call":
         if moving:
@@ -220,9 +218,8 @@ def _differentiated(
 
 
 _EFFECT_UNDER_GRAD = (
-    "has effects, and is differentiated, or runs in a loop that is: jax would repeat "
-    "or drop it. Put jax.lax.stop_gradient around its arguments, and call it outside "
-    "of the differentiated loop."
+    "has effects, and is differentiated: put jax.lax.stop_gradient around its "
+    "arguments."
 )
 ad.primitive_jvps[host_p] = _differentiated
 
@@ -265,14 +262,4 @@ def _transposed(
 ad.primitive_transposes[host_p] = _transposed
 
 
-def _split(trace: Any, *tracers: Any, **params: Any) -> Any:
-    """Run what is known; refuse an effect that jax would drop from a loop's body."""
-    options = params["op"].options
-    # Without an operand it counts as known, and would move out of the loop.
-    known = bool(tracers) and all(t.is_known() for t in tracers)
-    if options.has_effects and not known:
-        raise HostGradError(options.name, options.place, _EFFECT_UNDER_GRAD)
-    return trace.default_process_primitive(host_p, tracers, params)
-
-
-on_partial_evaluation(host_p, _split)
+kept_in_loops(host_p)
