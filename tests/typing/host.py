@@ -26,3 +26,26 @@ plain(jnp.ones(2), size=2)  # error
 # ty looks for no unknown key in the keywords of a TypedDict.
 ps.host_function(grd="fd")  # error[not ty]
 ps.host_function(cache="8")  # error
+
+
+class Cart:
+    x = 0.0
+
+
+def get(cart: Cart) -> float:
+    return cart.x
+
+
+def put(cart: Cart, state: jax.Array) -> None:
+    cart.x = float(state)
+
+
+def move(cart: Cart, force: jax.Array) -> None:
+    cart.x += float(force)
+
+
+sim = ps.HostSim(Cart, get, put, move, grad="fd", vmap="threads")
+sim.step(sim.init(), jnp.ones(2))
+ps.HostSim(Cart, get, put, move, grad="complex")  # error
+ps.HostSim(Cart, get, put, move, vmap="batched")  # error
+ps.HostSim(Cart, get, put)  # error

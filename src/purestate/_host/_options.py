@@ -69,6 +69,8 @@ class Options:
     threads: int | None
     eps: float | None
     name: str
+    no_vmap: str = ""  # what the errors of an effect say in place of the usual
+    no_grad: str = ""
 
     def __post_init__(self) -> None:
         self._one_of("vmap", self.vmap, VMAPS)

@@ -131,12 +131,8 @@ def _batched(
     options = op.options
     mapped = [dim is not None for dim in dims]
     if options.has_effects:
-        raise HostVmapError(
-            options.name,
-            options.place,
-            "has effects, whose order under vmap nobody has chosen. Use jax.lax.scan "
-            "or jax.lax.map over the batch, or give the function the whole batch.",
-        )
+        why = options.no_vmap or _EFFECT_UNDER_VMAP
+        raise HostVmapError(options.name, options.place, why)
     if options.vmap == "error" and any(mapped[: len(op.ins)]):
         raise HostVmapError(
             options.name,
@@ -160,6 +156,10 @@ def _batched(
     return found, [0] * len(found)
 
 
+_EFFECT_UNDER_VMAP = (
+    "has effects, whose order under vmap nobody has chosen. Use jax.lax.scan or "
+    "jax.lax.map over the batch, or give the function the whole batch."
+)
 batching.primitive_batchers[host_p] = _batched
 
 
@@ -200,7 +200,8 @@ def _differentiated(
     if not moving or options.grad == "zero" or not op.inexact_outs:
         return outs, zeros
     if options.has_effects:
-        raise HostGradError(options.name, options.place, _EFFECT_UNDER_GRAD)
+        why = options.no_grad or _EFFECT_UNDER_GRAD
+        raise HostGradError(options.name, options.place, why)
     if not options.has_derivative:
         raise HostGradError(options.name, options.place)
     if options.grad == "complex" and any(op.ins[i].dtype.kind == "c" for i in moving):
