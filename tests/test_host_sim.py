@@ -224,6 +224,19 @@ def test_the_state_arrives_in_the_dtypes_that_it_was_given_out_with():
     assert {(np.dtype(np.float64), np.ndarray)} == set(seen)
 
 
+def test_what_set_got_is_its_own_to_keep():
+    def keep(sim, state):
+        sim.angle, sim.speed = state["angle"], state["speed"]
+
+    sim = ps.HostSim(Pendulum, get, keep, Pendulum.step)
+    start = sim.init()
+
+    found = jax.jit(sim.step)(start, TORQUES[0])
+
+    assert pendulum().step(start, TORQUES[0])["angle"] == found["angle"]
+    assert [0.5] == start["angle"].tolist()
+
+
 def test_a_state_keeps_double_precision_where_jax_does():
     native = Pendulum()
     for torque in np.linspace(-1, 1, 7):

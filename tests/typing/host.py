@@ -1,6 +1,6 @@
 """What ps.host_function leaves of the types of a function."""
 
-from typing import assert_type
+from typing import Any, assert_type
 
 import jax
 import jax.numpy as jnp
@@ -49,3 +49,21 @@ sim.step(sim.init(), jnp.ones(2))
 ps.HostSim(Cart, get, put, move, grad="complex")  # error
 ps.HostSim(Cart, get, put, move, vmap="batched")  # error
 ps.HostSim(Cart, get, put)  # error
+
+
+class World:
+    observation_space = action_space = None
+
+    def reset(self) -> None: ...
+    def step(self, action: int) -> None: ...
+
+
+def act(env: ps.HostEnv) -> None:
+    obs, info = env.reset(0)
+    obs, reward, terminated, truncated, info = env.step(0)
+    assert_type(info, dict[str, Any])
+    env.reset(1, 2)  # error
+
+
+ps.HostEnv(World(), info=("x",), autoreset=True, thread="own")
+ps.HostEnv(World(), thread="mine")  # error

@@ -10,11 +10,13 @@ out what it returns, and `_function` is what a user holds. On top of it, `_sim` 
 simulator a function of its state, and `_env` lets programs act on a live environment.
 """
 
+from purestate._host._env import HostEnv
 from purestate._host._failures import original_error, surface_errors
 from purestate._host._function import HostFunction, host_function
 from purestate._host._sim import HostSim
 
 __all__ = [
+    "HostEnv",
     "HostFunction",
     "HostSim",
     "host_function",

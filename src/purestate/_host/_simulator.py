@@ -88,10 +88,10 @@ class Simulator:
         return jax.tree.unflatten(tree, found), jax.tree.map(_copied, result)
 
     def native(self, state: Any) -> Any:
-        """Return a state with the dtypes that the simulator gave."""
+        """Return a state with the dtypes that the simulator gave, its own to keep."""
         tree, leaves, _ = self.start()
         given = zip(jax.tree.leaves(state), leaves, strict=True)
-        cast = [array.astype(leaf.dtype, copy=False) for array, leaf in given]
+        cast = [array.astype(leaf.dtype) for array, leaf in given]
         return jax.tree.unflatten(tree, cast)
 
     def require_own(self, state: Any) -> None:
