@@ -139,6 +139,16 @@ def test_numbers_keep_double_precision_where_jax_does():
         assert reward == float(stepped[1])
 
 
+def test_tracing_leaves_the_environment_alone():
+    counted, env = cartpole()
+
+    observed, _ = jax.eval_shape(env.reset, 0)
+    jax.eval_shape(env.step, 0)
+
+    assert ((4,), jnp.float32) == (observed.shape, observed.dtype)
+    assert (0, 0) == (counted.steps, counted.resets)
+
+
 def test_a_step_whose_result_nobody_uses_is_made():
     counted, env = cartpole()
 

@@ -308,6 +308,23 @@ def test_a_whole_batch_is_one_call_of_batch():
     assert [(6, 1)] == calls
 
 
+def test_batch_returns_results_beside_the_states():
+    def step(sim, torque):
+        Pendulum.step(sim, torque)
+        return torque
+
+    def batch(sim, states, torques):
+        return states, 2 * torques
+
+    sim = ps.HostSim(Pendulum, get, set_, step, batch=batch)
+    starts = {"angle": jnp.arange(3.0)[:, None], "speed": jnp.ones((3, 1))}
+
+    states, doubled = jax.jit(jax.vmap(sim.step))(starts, jnp.ones((3, 1)))
+
+    assert (starts["angle"] == states["angle"]).all()
+    assert [2, 2, 2] == doubled[:, 0].tolist()
+
+
 # --- derivatives ---------------------------------------------------------------------
 
 RULES = [{"grad": "fd"}, {"vjp": vjp}, {"jvp": jvp}, {"jac": jac}]

@@ -59,9 +59,8 @@ class World:
 
 
 def act(env: ps.HostEnv) -> None:
-    obs, info = env.reset(0)
-    obs, reward, terminated, truncated, info = env.step(0)
-    assert_type(info, dict[str, Any])
+    assert_type(env.reset(0)[1], dict[str, Any])
+    assert_type(env.step(0)[4], dict[str, Any])
     env.reset(1, 2)  # error
 
 

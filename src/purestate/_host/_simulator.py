@@ -70,22 +70,24 @@ class Simulator:
         self._set(sim, self.native(state))
         result = self._step(sim, *inputs, **named)
         tree, leaves, places = self.start()
-        found_tree, found, _ = self._flat(self._get(sim))
+        found, found_tree = jax.tree.flatten(self._get(sim))
         if found_tree != tree:
             raise HostSimError(
                 self.name,
                 f"changed the structure of its state: get= returned at first\n"
                 f"  {tree}\nand after a step\n  {found_tree}",
             )
-        for place, old, new in zip(places, leaves, found, strict=True):
-            if (old.shape, old.dtype) != (new.shape, new.dtype):
+        # Copies, for the simulator is lent to the next call when this one ends.
+        copies = [np.array(leaf) for leaf in found]
+        for place, old, new in zip(places, leaves, copies, strict=True):
+            if old.shape != new.shape or old.dtype != new.dtype:
                 raise HostSimError(
                     self.name,
                     f"changed the type of its state: get= returned at first "
                     f"{_type(old)} as {place}, and after a step {_type(new)}.",
                 )
-        # Copies, for the simulator is lent to the next call when this one ends.
-        return jax.tree.unflatten(tree, found), jax.tree.map(_copied, result)
+        result = None if is_nothing(result) else jax.tree.map(_copied, result)
+        return jax.tree.unflatten(tree, copies), result
 
     def native(self, state: Any) -> Any:
         """Return a state with the dtypes that the simulator gave, its own to keep."""
@@ -122,7 +124,7 @@ class Simulator:
 
         def advance(sim: Any, state: Any, /, *inputs: Any, **named: Any) -> Any:
             new, result = self.once(sim, state, inputs, named)
-            return new if is_nothing(result) else (new, result)
+            return new if result is None else (new, result)
 
         signature = inspect.signature(advance)
         with contextlib.suppress(TypeError, ValueError):
@@ -180,7 +182,7 @@ class Simulator:
 
 def is_nothing(result: Any) -> bool:
     """Return whether a step had no result."""
-    return not jax.tree.leaves(result)
+    return result is None or not jax.tree.leaves(result)
 
 
 def _copied(value: Any) -> Any:
