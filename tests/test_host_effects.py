@@ -300,6 +300,19 @@ def test_an_effect_beside_what_is_differentiated_runs_once():
     assert [3] == seen
 
 
+def test_an_effect_may_make_a_whole_number_of_what_is_differentiated():
+    seen = []
+    floor = ps.host_function(
+        lambda x: seen.append(float(x)) or int(x),
+        out=jax.ShapeDtypeStruct((), jnp.int32),
+        ordered=True,
+    )
+
+    assert 2.0 == jax.jit(jax.grad(lambda x: x * floor(x)))(2.5)
+    jax.effects_barrier()
+    assert [2.5] == seen
+
+
 def test_an_exception_of_an_effect_leaves_the_call():
     @ps.host_function(ordered=True)
     def fail(x):

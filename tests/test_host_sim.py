@@ -190,17 +190,32 @@ def test_what_step_returns_comes_after_the_state():
     assert np.isclose(0.5 * state["speed"][0] ** 2, out["energy"])
 
 
-def test_a_result_that_is_the_simulators_memory_is_copied():
-    def step(sim, torque):
-        Pendulum.step(sim, torque)
-        return sim.angle
+class Field:
+    """A simulator with so much memory that its next step is there before a slow copy."""
 
-    sim = ps.HostSim(Pendulum, get, set_, step, vmap="threads", threads=4)
-    starts = {"angle": jnp.arange(32.0).reshape(32, 1), "speed": jnp.zeros((32, 1))}
+    def __init__(self):
+        self.field = np.zeros(400_000)
 
-    states, angles = jax.jit(jax.vmap(lambda s: sim.step(s, jnp.zeros(1))))(starts)
+    def step(self):
+        self.field += 1
+        return self.field
 
-    assert (states["angle"] == angles).all()
+
+@pytest.mark.parametrize("part", [0, 1], ids=["state", "result"])
+def test_what_is_the_simulators_memory_is_copied(part):
+    def get(sim):
+        return sim.field if part == 0 else sim.field[0]
+
+    def set_field(sim, state):
+        sim.field[:] = state
+
+    sim = ps.HostSim(Field, get, set_field, Field.step, vmap="threads", threads=4)
+    numbers = jnp.arange(48.0)
+    starts = numbers[:, None] * jnp.ones(400_000) if part == 0 else numbers
+
+    found = jax.jit(jax.vmap(sim.step))(starts)[part]
+
+    assert (numbers[:, None] + 1 == found).all()
 
 
 def test_inputs_can_go_by_name():
@@ -292,11 +307,12 @@ def test_a_whole_batch_is_one_call_of_batch():
 
     def batch(sim, states, torques):
         assert isinstance(sim, Pendulum)
+        assert states["angle"].dtype == np.float64
         calls.append(torques.shape)
         speed = states["speed"] + 0.05 * (torques - np.sin(states["angle"]))
         return {"angle": states["angle"] + 0.05 * speed, "speed": speed}
 
-    sim = pendulum(batch=batch)
+    sim = pendulum(batch=batch, upcast=False)
     torques = jnp.arange(6.0).reshape(2, 3, 1)
     expected = jax.vmap(jax.vmap(lambda u: pendulum().step(pendulum().init(), u)))(
         torques

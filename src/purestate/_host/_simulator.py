@@ -162,8 +162,7 @@ class Simulator:
         with self._lock:
             if self._first is None:
                 sim = self._make()
-                with jax.ensure_compile_time_eval():  # `get` may make a State
-                    self._first = self._flat(self._get(sim))
+                self._first = self._flat(self._get(sim))
                 self._spare = sim
             return self._first
 
