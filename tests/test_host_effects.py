@@ -10,6 +10,7 @@ import pytest
 
 import purestate as ps
 from purestate.errors import HostGradError, HostVmapError
+from tests.hosts import agree
 
 pytestmark = pytest.mark.usefixtures("lowering")
 
@@ -124,34 +125,168 @@ def test_an_effect_of_a_differentiated_value_says_what_to_do():
 
     with pytest.raises(
         HostGradError,
-        match=r"has effects, and is differentiated, .* Put jax\.lax\.stop_gradient around",
+        match=r"has effects, and is differentiated: put jax\.lax\.stop_gradient around",
     ):
         jax.jit(jax.grad(fn))(1.0)
 
 
-@pytest.mark.parametrize("arguments", [1, 0])
-@pytest.mark.parametrize("ordered", [True, False])
-def test_an_effect_in_a_differentiated_loop_is_not_dropped_in_silence(
-    ordered, arguments
-):
-    seen = []
-    tick = ps.host_function(lambda *t: seen.append(t), effects=True, ordered=ordered)
+def looped(use, steps=4):
+    """Return a function of x with `use(step, x)` in each step of a scan."""
 
     def roll(x):
         def body(t, _):
-            tick(*[t] * arguments)
-            return t + 1, t * x
+            return t + 1, use(t, x) * x
 
-        return jax.lax.scan(body, 0, None, length=10)[1].sum()
+        return jax.lax.scan(body, 0, None, length=steps)[1].sum()
 
-    jax.block_until_ready(jax.jit(roll)(1.0))
+    return roll
+
+
+def effects():
+    """Return what effects see, one that takes anything, and one with a result."""
+    seen = []
+    log = ps.host_function(
+        lambda *t: seen.append(int(t[0]) if t else -1), ordered=True, name="log"
+    )
+    tick = ps.host_function(
+        lambda t: (seen.append(int(t)), t)[1], ordered=True, out=lambda t: t
+    )
+    return seen, log, tick
+
+
+IN_A_LOOP = {
+    "used": (lambda log, tick, t, x: tick(t), [0, 1, 2, 3]),
+    "unused": (lambda log, tick, t, x: (tick(t), t)[1], [0, 1, 2, 3]),
+    "without a result": (lambda log, tick, t, x: (log(t), t)[1], [0, 1, 2, 3]),
+    "constant": (lambda log, tick, t, x: (log(jnp.int32(7)), t)[1], [7] * 4),
+    "constant, used": (lambda log, tick, t, x: tick(jnp.int32(7)), [7] * 4),
+    "no argument": (lambda log, tick, t, x: (log(), t)[1], [-1] * 4),
+    "the differentiated value": (lambda log, tick, t, x: (log(x), t)[1], [2] * 4),
+    "in jit": (
+        lambda log, tick, t, x: (jax.jit(log)(jnp.int32(7)), t)[1],
+        [7] * 4,
+    ),
+    "in a branch": (
+        lambda log, tick, t, x: (jax.lax.cond(t > 1, log, lambda t: None, t), t)[1],
+        [2, 3],
+    ),
+    "in a branch that is always taken": (
+        lambda log, tick, t, x: (jax.lax.cond(x > 1, log, lambda t: None, t), t)[1],
+        [0, 1, 2, 3],
+    ),
+    "in a constant inner loop": (
+        lambda log, tick, t, x: (
+            jax.lax.scan(lambda c, i: (log(i), (c, None))[1], 0, jnp.arange(2)),
+            t,
+        )[1],
+        [0, 1] * 4,
+    ),
+    "in a differentiated inner loop": (
+        lambda log, tick, t, x: jax.lax.fori_loop(
+            0, 2, lambda i, c: (log(i), c + x)[1], 0.0
+        ),
+        [0, 1] * 4,
+    ),
+    "in a while loop": (
+        lambda log, tick, t, x: (
+            jax.lax.while_loop(lambda i: i < 2, lambda i: (log(i), i + 1)[1], 0),
+            t,
+        )[1],
+        [0, 1] * 4,
+    ),
+    "in a while loop that changes": (
+        lambda log, tick, t, x: (
+            jax.lax.while_loop(
+                lambda c: c[0] < 2,
+                lambda c: (log(c[1]), (c[0] + 1, c[1]))[1],
+                (0, t),
+            ),
+            t,
+        )[1],
+        [0, 0, 1, 1, 2, 2, 3, 3],
+    ),
+    "in order with another": (
+        lambda log, tick, t, x: (log(t), tick(9 + t * 0))[1],
+        [0, 9, 1, 9, 2, 9, 3, 9],
+    ),
+}
+DIFFERENTIATED = {
+    "jit of value_and_grad": lambda fn: jax.jit(jax.value_and_grad(fn))(2.0),
+    "grad": lambda fn: jax.grad(fn)(2.0),
+    "grad of jit": lambda fn: jax.grad(jax.jit(fn))(2.0),
+    "linearize": lambda fn: jax.linearize(fn, 2.0)[1](1.0),
+    "jvp": lambda fn: jax.jvp(fn, (2.0,), (1.0,)),
+    "grad of grad": lambda fn: jax.jit(jax.grad(jax.grad(fn)))(2.0),
+}
+
+
+@pytest.mark.parametrize("transform", DIFFERENTIATED)
+@pytest.mark.parametrize("use", IN_A_LOOP)
+def test_an_effect_in_a_differentiated_loop_runs_once_per_step(use, transform):
+    seen, log, tick = effects()
+    body, expected = IN_A_LOOP[use]
+
+    found = DIFFERENTIATED[transform](looped(lambda t, x: body(log, tick, t, x)))
+
+    jax.block_until_ready(found)
     jax.effects_barrier()
-    assert 10 == len(seen)
-    with pytest.raises(
-        HostGradError, match="in a loop that is: jax would repeat or drop it"
-    ):
-        jax.jit(jax.grad(roll))(1.0)
-    assert 10 == len(seen)
+    assert expected == seen
+
+
+def test_an_effect_in_a_differentiated_loop_leaves_the_gradient_right():
+    _, log, tick = effects()
+
+    def loss(tick):
+        return looped(lambda t, x: jnp.sin(x) ** 2 * tick(t))
+
+    expected = jax.value_and_grad(loss(lambda t: t))(2.0)
+    found = jax.jit(jax.value_and_grad(loss(lambda t: (log(t), tick(t))[1])))(2.0)
+
+    agree(expected, found, 1e-6)
+
+
+def test_an_unordered_effect_in_a_differentiated_loop_runs_once_per_step():
+    seen, tick = counter(effects=True)
+
+    roll = looped(lambda t, x: (tick(t), t)[1])
+    jax.block_until_ready(jax.jit(jax.grad(roll))(2.0))
+
+    jax.effects_barrier()
+    assert [0, 1, 2, 3] == sorted(seen)
+
+
+def test_an_effect_in_two_differentiated_loops_runs_once_per_step():
+    seen, log, _ = effects()
+
+    def outer(x):
+        inner = looped(lambda t, x: (log(t), t)[1], 2)
+        return jax.lax.scan(lambda c, _: (c + inner(x), None), x, None, length=3)[0]
+
+    jax.block_until_ready(jax.jit(jax.grad(outer))(2.0))
+
+    jax.effects_barrier()
+    assert [0, 1] * 3 == seen
+
+
+def test_an_effect_in_what_jax_would_run_again_is_refused():
+    _, log, _ = effects()
+
+    with pytest.raises(NotImplementedError, match=r"Effects not supported in .*remat"):
+        jax.grad(jax.checkpoint(lambda x: (log(1), x * x)[1]))(1.0)
+
+
+def test_an_effect_in_a_while_loop_that_is_linearized_is_refused():
+    """jax would run the loop twice: for its value, and in the linear function."""
+    seen, log, _ = effects()
+
+    def doubled(x):
+        return jax.lax.while_loop(
+            lambda c: c[0] < 3, lambda c: (log(c[0]), (c[0] + 1, 2 * c[1]))[1], (0, x)
+        )[1]
+
+    with pytest.raises(ValueError, match="failed to produce known values"):
+        jax.linearize(doubled, 1.0)
+    assert [] == seen
 
 
 def test_an_effect_beside_what_is_differentiated_runs_once():
@@ -163,6 +298,19 @@ def test_an_effect_beside_what_is_differentiated_runs_once():
     assert 3.0 == jax.jit(jax.grad(loss))(2.0, 3)
     jax.effects_barrier()
     assert [3] == seen
+
+
+def test_an_effect_may_make_a_whole_number_of_what_is_differentiated():
+    seen = []
+    floor = ps.host_function(
+        lambda x: seen.append(float(x)) or int(x),
+        out=jax.ShapeDtypeStruct((), jnp.int32),
+        ordered=True,
+    )
+
+    assert 2.0 == jax.jit(jax.grad(lambda x: x * floor(x)))(2.5)
+    jax.effects_barrier()
+    assert [2.5] == seen
 
 
 def test_an_exception_of_an_effect_leaves_the_call():

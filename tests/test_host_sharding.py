@@ -40,6 +40,18 @@ PROGRAMS = {
         assert np.allclose(out, np.sin(x), atol=1e-6)
         assert [(4,)] * DEVICES == shapes, shapes
     """,
+    "a simulator per shard": """
+        class Decay:
+            x = np.zeros(())
+            def step(self, rate):
+                self.x = self.x * rate
+
+        sim = ps.HostSim(Decay, lambda sim: sim.x, lambda sim, x: setattr(sim, "x", x), Decay.step, grad="fd")
+        f = shard_map(jax.vmap(sim.step), in_specs=P("d"), out_specs=P("d"))
+        assert np.allclose(f(sharded, sharded), x * x)
+        total = shard_map(lambda x: jax.lax.psum(jax.vmap(sim.step)(x, x).sum(), "d"), in_specs=P("d"), out_specs=P())
+        assert np.allclose(jax.grad(total)(sharded), 2 * x, atol=1e-5)
+    """,
     "gradients per shard": """
         f = shard_map(lambda x: jax.lax.psum(sin(x).sum(), "d"), in_specs=P("d"), out_specs=P())
         assert np.allclose(jax.grad(f)(sharded), np.cos(x), atol=1e-6)

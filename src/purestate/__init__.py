@@ -17,13 +17,21 @@ from purestate._diff import diff
 from purestate._donation import donation_report
 from purestate._fields import field, static
 from purestate._find import find_tracers
-from purestate._host import host_function, original_error, surface_errors
+from purestate._host import (
+    HostEnv,
+    HostSim,
+    host_function,
+    original_error,
+    surface_errors,
+)
 from purestate._jit import jit
 from purestate._repr import pformat
 from purestate._state import State
 from purestate._transforms import grad, value_and_grad, vmap
 
 __all__ = [
+    "HostEnv",
+    "HostSim",
     "State",
     "diff",
     "donation_report",

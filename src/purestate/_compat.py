@@ -26,6 +26,7 @@ __all__ = [
     "own_annotations",
     "refusing_jax",
     "result_type",
+    "splits_in_loops",
     "vary",
     "varying_axes",
 ]
@@ -134,6 +135,15 @@ def on_partial_evaluation(primitive: Any, rule: Callable[..., Any]) -> None:
     from jax.interpreters import partial_eval
 
     partial_eval.custom_partial_eval_rules[primitive] = rule
+
+
+def splits_in_loops(primitive: Any) -> Callable[..., Any]:
+    """Return the rule that `on_partial_evaluation` would replace."""
+    from jax.interpreters import partial_eval
+
+    rules: dict[Any, Any] = partial_eval.custom_partial_eval_rules
+    found: Callable[..., Any] = rules[primitive]
+    return found
 
 
 _trace: Any = Trace

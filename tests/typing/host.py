@@ -1,6 +1,6 @@
 """What ps.host_function leaves of the types of a function."""
 
-from typing import assert_type
+from typing import Any, assert_type
 
 import jax
 import jax.numpy as jnp
@@ -26,3 +26,43 @@ plain(jnp.ones(2), size=2)  # error
 # ty looks for no unknown key in the keywords of a TypedDict.
 ps.host_function(grd="fd")  # error[not ty]
 ps.host_function(cache="8")  # error
+
+
+class Cart:
+    x = 0.0
+
+
+def get(cart: Cart) -> float:
+    return cart.x
+
+
+def put(cart: Cart, state: jax.Array) -> None:
+    cart.x = float(state)
+
+
+def move(cart: Cart, force: jax.Array) -> None:
+    cart.x += float(force)
+
+
+sim = ps.HostSim(Cart, get, put, move, grad="fd", vmap="threads")
+sim.step(sim.init(), jnp.ones(2))
+ps.HostSim(Cart, get, put, move, grad="complex")  # error
+ps.HostSim(Cart, get, put, move, vmap="batched")  # error
+ps.HostSim(Cart, get, put)  # error
+
+
+class World:
+    observation_space = action_space = None
+
+    def reset(self) -> None: ...
+    def step(self, action: int) -> None: ...
+
+
+def act(env: ps.HostEnv) -> None:
+    assert_type(env.reset(0)[1], dict[str, Any])
+    assert_type(env.step(0)[4], dict[str, Any])
+    env.reset(1, 2)  # error
+
+
+ps.HostEnv(World(), info=("x",), autoreset=True, thread="own")
+ps.HostEnv(World(), thread="mine")  # error

@@ -4,11 +4,22 @@ From the bottom up: `_failures` keeps exceptions across XLA, `_leaves` says what
 array looks like, `_options` checks a declaration, `_workers` owns threads and scratch
 objects, `_operation` is one function at one set of types, `_run` calls it, over batches
 in `_batches`, `_derive` differentiates it; `_lowering` puts it into a compiled program,
-64-bit numbers as `_words`, `_primitive` tells jax's transforms about it, `_infer` finds
-out what it returns, and `_function` is what a user holds.
+64-bit numbers as `_words`, `_primitive` tells jax's transforms about it, `_effects`
+what they must do once, `_infer` finds
+out what it returns, and `_function` is what a user holds. On top of it, `_sim` makes a
+simulator a function of its state, and `_env` lets programs act on a live environment.
 """
 
+from purestate._host._env import HostEnv
 from purestate._host._failures import original_error, surface_errors
 from purestate._host._function import HostFunction, host_function
+from purestate._host._sim import HostSim
 
-__all__ = ["HostFunction", "host_function", "original_error", "surface_errors"]
+__all__ = [
+    "HostEnv",
+    "HostFunction",
+    "HostSim",
+    "host_function",
+    "original_error",
+    "surface_errors",
+]

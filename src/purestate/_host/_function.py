@@ -208,6 +208,15 @@ class HostFunction:
         arrays = [np.asarray(value) for _, value in found]
         compare_rows(op, arrays, len(arrays[0]))
 
+    def prepared(self, *args: Any) -> tuple[Operation, list[np.ndarray[Any, Any]]]:
+        """Return the operation for these arguments, and their arrays."""
+        leaves, tree = jax.tree.flatten((args, {}))
+        found: list[Any] = list(map(as_operand, leaves))
+        if None in found:
+            raise self._no_array(found.index(None), args, {})
+        op = self._operation(tree, tuple(leaf for leaf, _ in found), {})
+        return op, [np.asarray(value) for _, value in found]
+
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Bind to an instance, as functions do: it becomes the first argument."""
         return self if instance is None else functools.partial(self, instance)

@@ -23,6 +23,7 @@ from jax.experimental import io_callback
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
+from purestate._host._effects import IO
 from purestate._host._failures import guarded
 from purestate._host._words import (
     from_words,
@@ -37,7 +38,7 @@ buffer_callback: Any = None  # an experimental part of jax, which may go away
 with contextlib.suppress(ImportError):
     from jax.experimental.buffer_callback import buffer_callback
 
-__all__ = ["EFFECTS", "LOWERINGS", "available", "chosen", "lower"]
+__all__ = ["LOWERINGS", "available", "chosen", "lower"]
 
 LOWERINGS = ("buffer", "emit", "pure")
 _VARIABLE = "PURESTATE_HOST_LOWERING"
@@ -192,32 +193,19 @@ def _call_directly(callbacks: list[Any], known: int, call: _Call, count: int) ->
 _WAYS: dict[str, Callable[..., Any]] = {"buffer": _buffer, "emit": _emit, "pure": _pure}
 
 
-def _effects() -> dict[str, set[Any]]:
-    """Return jax's own effects of callbacks: scan, while and cond know them."""
-    found: dict[str, set[Any]] = {"": set()}
-    for name in ("unordered", "ordered"):
-        traced = jax.make_jaxpr(
-            lambda ordered: io_callback(lambda: None, None, ordered=ordered),
-            static_argnums=0,
-        )(name == "ordered")
-        found[name] = set(traced.effects)
-    return found
-
-
-EFFECTS = _effects()
 emit_p: Any = Primitive("purestate_emit")
 emit_p.multiple_results = True
 
 
 def _emit_types(*avals: Any, call: Any, types: Any, effect: str) -> Any:
-    return [ShapedArray(*t) for t in types], EFFECTS[effect]
+    return [ShapedArray(*t) for t in types], IO[effect]
 
 
 emit_p.def_effectful_abstract_eval(_emit_types)
 
 
 def _emit_rule(ctx: Any, *operands: Any, call: Any, types: Any, effect: str) -> Any:
-    ordered = EFFECTS[effect] if effect == "ordered" else ()
+    ordered = IO[effect] if effect == "ordered" else ()
     token = None
     for kind in ordered:
         token = ctx.tokens_in.get(kind)

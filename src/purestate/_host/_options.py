@@ -70,7 +70,8 @@ class Options:
     eps: float | None
     name: str
     # For functions of purestate itself:
-    refusal: str = ""  # why there is no derivative, where "give a rule" would be wrong
+    no_vmap: str = ""  # what errors say in place of the usual
+    no_grad: str = ""
     trusted: bool = False  # leaves in, leaves out, as declared: nothing to check
     # (rows, columns, same): where the Jacobian of vectors is not zero. `jac` returns
     # that part of it; at `same` it is an identity besides.

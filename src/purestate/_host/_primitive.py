@@ -14,18 +14,13 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from purestate._compat import (
-    laid_out,
-    on_partial_evaluation,
-    result_type,
-    vary,
-    varying_axes,
-)
+from purestate._compat import laid_out, result_type, vary, varying_axes
 from purestate._host._batches import call_batch
 from purestate._host._derive import product
+from purestate._host._effects import EFFECTS, kept_in_loops, rule_runs
 from purestate._host._failures import note_call
 from purestate._host._leaves import Leaf, struct
-from purestate._host._lowering import EFFECTS, lower
+from purestate._host._lowering import lower
 from purestate._host._operation import Operation
 from purestate._host._run import Arrays
 from purestate.errors import HostGradError, HostVmapError
@@ -49,6 +44,8 @@ def bind(
 ) -> list[Any]:
     """Return the results of a host call, a product with its Jacobian, or tracers."""
     note_call()
+    if op.options.has_effects and not operands:
+        operands = [np.int32(0)]  # without any, jax could not keep it in its loop
     # Under shard_map the operands must vary along the same axes.
     axes = frozenset[Any]().union(*(varying_axes(jax.typeof(x)) for x in operands))
     if axes:
@@ -82,7 +79,7 @@ def _run(
     masks: Any,
 ) -> Arrays:
     if kind == "call":
-        return call_batch(op, arrays, batch, masks)
+        return call_batch(op, arrays[: len(op.ins)], batch, masks)
     return product(op, kind, wrt, arrays, batch, masks)
 
 
@@ -134,12 +131,8 @@ def _batched(
     options = op.options
     mapped = [dim is not None for dim in dims]
     if options.has_effects:
-        raise HostVmapError(
-            options.name,
-            options.place,
-            "has effects, whose order under vmap nobody has chosen. Use jax.lax.scan "
-            "or jax.lax.map over the batch, or give the function the whole batch.",
-        )
+        why = options.no_vmap or _EFFECT_UNDER_VMAP
+        raise HostVmapError(options.name, options.place, why)
     if options.vmap == "error" and any(mapped[: len(op.ins)]):
         raise HostVmapError(
             options.name,
@@ -163,6 +156,10 @@ def _batched(
     return found, [0] * len(found)
 
 
+_EFFECT_UNDER_VMAP = (
+    "has effects, whose order under vmap nobody has chosen. Use jax.lax.scan or "
+    "jax.lax.map over the batch, or give the function the whole batch."
+)
 batching.primitive_batchers[host_p] = _batched
 
 
@@ -183,7 +180,8 @@ def _differentiated(
         for i, leaf in enumerate(op.ins)
         if leaf.inexact and not isinstance(tangents[i], ad.Zero)
     )
-    outs = bind(primals, kind=kind, wrt=wrt, masks=masks, **same)
+    with rule_runs():
+        outs = bind(primals, kind=kind, wrt=wrt, masks=masks, **same)
     zeros = [ad.Zero(jax.typeof(out).to_tangent_aval()) for out in outs]
     if kind != "call":
         if moving:
@@ -202,9 +200,10 @@ def _differentiated(
     if not moving or options.grad == "zero" or not op.inexact_outs:
         return outs, zeros
     if options.has_effects:
-        raise HostGradError(options.name, options.place, _EFFECT_UNDER_GRAD)
+        why = options.no_grad or _EFFECT_UNDER_GRAD
+        raise HostGradError(options.name, options.place, why)
     if not options.has_derivative:
-        raise HostGradError(options.name, options.place, options.refusal)
+        raise HostGradError(options.name, options.place, options.no_grad)
     if options.grad == "complex" and any(op.ins[i].dtype.kind == "c" for i in moving):
         raise HostGradError(
             options.name,
@@ -220,9 +219,8 @@ def _differentiated(
 
 
 _EFFECT_UNDER_GRAD = (
-    "has effects, and is differentiated, or runs in a loop that is: jax would repeat "
-    "or drop it. Put jax.lax.stop_gradient around its arguments, and call it outside "
-    "of the differentiated loop."
+    "has effects, and is differentiated: put jax.lax.stop_gradient around its "
+    "arguments."
 )
 ad.primitive_jvps[host_p] = _differentiated
 
@@ -265,14 +263,4 @@ def _transposed(
 ad.primitive_transposes[host_p] = _transposed
 
 
-def _split(trace: Any, *tracers: Any, **params: Any) -> Any:
-    """Run what is known; refuse an effect that jax would drop from a loop's body."""
-    options = params["op"].options
-    # Without an operand it counts as known, and would move out of the loop.
-    known = bool(tracers) and all(t.is_known() for t in tracers)
-    if options.has_effects and not known:
-        raise HostGradError(options.name, options.place, _EFFECT_UNDER_GRAD)
-    return trace.default_process_primitive(host_p, tracers, params)
-
-
-on_partial_evaluation(host_p, _split)
+kept_in_loops(host_p)

@@ -13,7 +13,9 @@ from purestate.errors._declaring import (
     UnannotatedArrayError,
 )
 from purestate.errors._host import (
+    HostEnvError,
     HostGradError,
+    HostSimError,
     HostSpecError,
     HostVmapError,
     JaxInHostError,
@@ -58,7 +60,9 @@ __all__ = [
     "DraftError",
     "FieldError",
     "FrozenStateError",
+    "HostEnvError",
     "HostGradError",
+    "HostSimError",
     "HostSpecError",
     "HostVmapError",
     "InPlaceWarning",

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from purestate.errors._base import PurestateError
 
 __all__ = [
+    "HostEnvError",
     "HostGradError",
+    "HostSimError",
     "HostSpecError",
     "HostVmapError",
     "JaxInHostError",
@@ -16,6 +18,20 @@ __all__ = [
 
 class HostSpecError(PurestateError, TypeError):
     """Arguments, results or options that do not fit a host function."""
+
+
+class HostSimError(HostSpecError):
+    """The functions of a simulator do not fit together, or do not fit a state."""
+
+    def __init__(self, sim: str, why: str) -> None:
+        super().__init__(f"the simulator {sim} {why}")
+
+
+class HostEnvError(HostSpecError):
+    """An environment that jax programs cannot hold, or what it does not take."""
+
+    def __init__(self, env: str, why: str) -> None:
+        super().__init__(f"the environment {env} {why}")
 
 
 class HostGradError(PurestateError, TypeError):

@@ -54,7 +54,7 @@ class Calls:
             model, name, observe, batches if self.engine == "batch" else None
         )
         self.observed = observe
-        refusal = why_no_gradient(model)
+        no_grad = why_no_gradient(model)
         common: dict[str, Any] = {
             "vmap": "threads",  # of derivatives; the calls have whole-batch versions
             "threads": threads,
@@ -63,7 +63,7 @@ class Calls:
         step: Any = host_function(
             self._one,
             batch_fn=self._many,
-            jac=None if refusal else self._step_jacobian,
+            jac=None if no_grad else self._step_jacobian,
             out=lambda values, words: (values, words),
             name=f"{name}.step",
             **common,
@@ -71,7 +71,7 @@ class Calls:
         self.step = HostFunction(
             dataclasses.replace(
                 step.options,
-                refusal=refusal,
+                no_grad=no_grad,
                 trusted=True,
                 pattern=self._jacobian.pattern,
             )
