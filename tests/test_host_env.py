@@ -356,6 +356,36 @@ def test_constant_actions_in_a_differentiated_loop_are_all_taken():
     assert (6, 1) == (counted.steps, counted.resets)
 
 
+def test_episodes_in_a_differentiated_loop_are_all_played():
+    counted, env = cartpole()
+
+    def loss(weights):
+        def step(observed, _):
+            following, reward, *_ = env.step(lean(observed))
+            return following, jnp.tanh(weights @ observed) * reward
+
+        def episode(total, _):
+            observed, _ = env.reset()  # nothing here changes from one to the next
+            return total + jax.lax.scan(step, observed, length=4)[1].sum(), None
+
+        return jax.lax.scan(episode, 0.0, length=3)[0]
+
+    expected = jnp.zeros(4)
+    env.reset(8)
+    for _ in range(3):
+        observed, _ = env.reset()
+        for _ in range(4):
+            expected += observed
+            observed, *_ = env.step(lean(observed))
+    env.reset(8)
+    before = counted.resets, counted.steps
+
+    gradient = jax.jit(jax.grad(loss))(jnp.zeros(4))
+
+    agree(expected, gradient, 1e-5)
+    assert (before[0] + 3, before[1] + 12) == (counted.resets, counted.steps)
+
+
 def pendulum(**options):
     return ps.HostEnv(gymnasium.make("Pendulum-v1"), **options)
 

@@ -628,7 +628,7 @@ def expecting(text, error=HostSimError):
 def test_what_is_no_function_is_named(which):
     functions = {"make": Pendulum, "get": get, "set": set_, "step": Pendulum.step}
 
-    with expecting(rf"the simulator .* got a int as {which}, which is no function\."):
+    with expecting(rf"the simulator .* got int as {which}, which is no function\."):
         ps.HostSim(**{**functions, which: 3})
 
 

@@ -5,9 +5,9 @@ array looks like, `_options` checks a declaration, `_workers` owns threads and s
 objects, `_operation` is one function at one set of types, `_run` calls it, over batches
 in `_batches`, `_derive` differentiates it; `_lowering` puts it into a compiled program,
 64-bit numbers as `_words`, `_primitive` tells jax's transforms about it, `_effects`
-what they must do once, `_infer` finds
-out what it returns, and `_function` is what a user holds. On top of it, `_sim` makes a
-simulator a function of its state, and `_env` lets programs act on a live environment.
+what must run once per step; `_infer` finds out what it returns, and `_function` is what
+a user holds. On top of it, `_sim` makes a function of a `_simulator`, and `_env` lets
+programs act on a live environment, whose types come from its `_spaces`.
 """
 
 from purestate._host._env import HostEnv

@@ -49,7 +49,8 @@ class HostSim:
         jvp: `jvp(sim, (state, *inputs), tangents)` returns the tangent.
         jac: `jac(sim, state, *inputs)` returns the Jacobian, as `jax.jacobian` does.
         out: what `step` returns: a pytree of things with shape and dtype. By default
-            one step with zero inputs, from the first state, finds out.
+            one step with zero inputs, from the first state, finds out. `()` for
+            nothing.
         vmap: "loop", "threads" or "error", as of `ps.host_function`.
         threads: size of the pool of `vmap="threads"`.
         thread: "own" makes every call on one thread that belongs to the simulator.
@@ -111,7 +112,7 @@ class HostSim:
             if not callable(fn) and (what in needed or fn is not None):
                 raise HostSimError(
                     self._name,
-                    f"got a {type(fn).__name__} as {what}, which is no function.",
+                    f"got {type(fn).__name__} as {what}, which is no function.",
                 )
         if str(vmap) in ("vectorized", "batched"):
             raise HostSimError(
