@@ -25,7 +25,9 @@ def load(name):
     spec = importlib.util.spec_from_file_location(pathlib.Path(name).stem, DOCS / name)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(EXAMPLES)  # a script finds those beside it
+        spec.loader.exec_module(module)
     return module
 
 
