@@ -349,3 +349,35 @@ def test_a_pose_knows_neither_place_nor_heading(humanoid):
 
     assert data.qpos[:2].tolist() == [0, 0]
     assert np.allclose(expected, heights(), atol=1e-5)
+
+
+# --- gym_rollout.py ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def rollout():
+    for name in ("gymnasium", "mujoco"):
+        pytest.importorskip(name, reason="needs the extras `examples` and `mujoco`")
+    return load("examples/gym_rollout.py").main(steps=60, count=4)
+
+
+def test_a_scan_over_a_live_environment_earns_what_a_python_loop_earns(rollout):
+    loop, scanned, *_ = rollout
+
+    assert (60,) == loop.shape
+    assert loop.tolist() == scanned.tolist()
+
+
+def test_a_simulation_repeats_the_environment_bit_for_bit(rollout):
+    _, scanned, replayed, qpos, replayed_qpos = rollout
+
+    assert qpos.tolist() == replayed_qpos.tolist()
+    assert np.allclose(scanned, replayed, atol=1e-4)
+
+
+def test_the_rollouts_say_how_fast_they_are(rollout, capsys):
+    load("examples/gym_rollout.py").main(steps=2, count=2)
+    printed = capsys.readouterr().out
+
+    assert 3 == printed.count(" steps per second")
+    assert "DIFFER" not in printed

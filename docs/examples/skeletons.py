@@ -15,12 +15,14 @@ UP = np.array([np.sin(TURN) * np.sin(TILT), -np.cos(TURN) * np.sin(TILT), np.cos
 AWAY = np.cross(UP, RIGHT)
 
 COLUMNS = 6
+THROWN = 0.05  # metres
 COLORS = {"before": INK, "held out": INK, "without": ORANGE, "with": BLUE}
 LABELS = {
-    "held out": "real poses, held out",
+    "held out": "held-out poses",
     "without": "decoded by the plain VAE",
     "with": "decoded by the VAE with the simulator in its loss",
 }
+RUNS = {"before": None, "without": "plain VAE", "with": "with the simulator"}
 
 
 def draw(model, history, films):
@@ -36,28 +38,27 @@ def draw(model, history, films):
 
 
 def draw_bodies(figure, model, films):
-    height = 0.287
+    height = 0.29
     for row, (name, label) in enumerate(LABELS.items()):
         seen, rise = films[name]
-        bottom = 0.93 - (row + 1) * (height + 0.02)
+        bottom = 0.925 - (row + 1) * (height + 0.015)
         for column, index in enumerate(choose(films)):
-            place = (column / COLUMNS, bottom, 1 / COLUMNS, height)
+            place = (0.01 + column / COLUMNS, bottom, 1 / COLUMNS, height)
             axes = figure.add_axes(place)
             axes.set_axis_off()
             draw_fall(axes, *capsules(model, seen, index), COLORS[name])
-        share = f"{np.mean(rise > 0.05):.1%} of them are thrown up by 5 cm or more"
-        figure.text(
-            0.02, bottom + height - 0.025, f"{label}: {share}", color=COLORS[name]
-        )
-    title = "Let go in MuJoCo: pale at the start, red in the floor; in colour 0.25 s on"
-    figure.text(0.02, 0.955, title, color=INK, fontsize=12)
+        count = f"{np.sum(rise > THROWN)} of {len(rise)} are thrown up"
+        style = {"color": COLORS[name], "fontsize": 11}
+        figure.text(0.025, bottom + height - 0.02, f"{label}: {count}", **style)
+    title = "let go in MuJoCo: pale at the start, red in the floor; dark 0.25 s later"
+    figure.text(0.025, 0.95, title, color=INK, fontsize=12)
 
 
 def choose(films):
     """Return poses from all over those that the plain VAE has thrown up."""
     _, rise = films["without"]
     order = np.argsort(-np.asarray(rise))
-    thrown = max(int(np.sum(rise > 0.05)), COLUMNS)
+    thrown = max(int(np.sum(rise > THROWN)), COLUMNS)
     return order[np.linspace(0, thrown - 1, COLUMNS + 2).astype(int)[1:-1]]
 
 
@@ -75,11 +76,11 @@ def capsules(model, seen, index):
 def draw_fall(axes, ends, radii, color):
     """Draw the first and the last frame, with their shadows."""
     box = axes.get_window_extent()
-    wide = 1.9
+    wide = 1.65  # metres
     tall = wide * box.height / box.width
     centre = ends[0].mean(axis=(0, 1)) * np.array([1, 1, 0])
     axes.set_xlim(centre @ RIGHT - wide / 2, centre @ RIGHT + wide / 2)
-    axes.set_ylim(centre @ UP - 0.24 * tall, centre @ UP + 0.76 * tall)
+    axes.set_ylim(centre @ UP - 0.2 * tall, centre @ UP + 0.8 * tall)
     pen = box.width / axes.figure.dpi * 72 / wide
     for frame in (0, -1):
         for one, radius in zip(ends[frame], radii, strict=True):
@@ -109,7 +110,8 @@ def stroke(axes, ends, radius, color):
     line = np.stack([ends @ RIGHT, ends @ UP], axis=-1)
     line[1, 0] += 1e-4  # a line of no length would not be drawn
     style = {"linewidths": 2 * radius, "colors": [color], "capstyle": "round"}
-    axes.add_collection(LineCollection([line], **style), autolim=False)
+    drawn = LineCollection([line], clip_on=False, **style)
+    axes.add_collection(drawn, autolim=False)
 
 
 def mix(color, share):
@@ -125,7 +127,7 @@ def draw_curves(figure, history):
     place = {"left": 0.16, "right": 0.95, "bottom": 0.09, "top": 0.93, "hspace": 0.55}
     curves = {
         "VAE loss, training": lambda metrics, score: metrics.vae,
-        "error of joints, held out, degrees": lambda metrics, score: score.degrees,
+        "error of held-out joints, degrees": lambda metrics, score: score.degrees,
         "physics loss, held out": lambda metrics, score: score.physics,
     }
     fork = len(history["before"])
@@ -133,13 +135,14 @@ def draw_curves(figure, history):
     for axes, (title, read) in zip(places, curves.items(), strict=True):
         for run, epochs in history.items():
             values = [float(read(*epoch)) for epoch in epochs]
-            first = 1 if run == "before" else fork + 1
+            x = np.arange(len(values)) + (1 if run == "before" else fork + 1)
             style = {"color": COLORS[run], "marker": "o", "markersize": 4}
-            axes.plot(
-                range(first, first + len(values)), values, markevery=[-1], **style
-            )
+            axes.plot(x, values, markevery=[-1], label=RUNS[run], **style)
         axes.axvline(fork + 0.5, color=INK, linewidth=0.8, linestyle=":")
-        axes.set_title(title, color=INK, loc="left", fontsize=11)
+        axes.set_title(title, color=INK, loc="left", fontsize=10)
         axes.set_ylim(bottom=0)
         plain(axes)
+    style = {"labelcolor": INK, "fontsize": 9, "handlelength": 1.2}
+    frame = {"framealpha": 1, "edgecolor": "white", "borderaxespad": 0.1}
+    places[0].legend(loc="lower right", **style, **frame)
     places[-1].set_xlabel("epoch", color=INK)

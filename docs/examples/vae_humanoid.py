@@ -26,7 +26,7 @@ import purestate as ps
 from poses import SIGMA, collect, humanoid, to_qpos
 from purestate.mujoco import MujocoSim
 from showing import progress, save
-from skeletons import draw
+from skeletons import THROWN, draw
 
 # --- the model -----------------------------------------------------------------------
 
@@ -261,7 +261,7 @@ def table(history, films):
     for name in ("originals", "without physics", "with physics"):
         found.add_column(name, justify="right")
     last = [history[name][-1][1] for name in ("without", "with")]
-    risen = [np.mean(rise > 0.05) for _, rise in films.values()]
+    risen = [np.mean(rise > THROWN) for _, rise in films.values()]
     found.add_row("error of joints", "", *(f"{score.degrees:.2f}°" for score in last))
     found.add_row("physics loss", "0", *(f"{score.physics:.2f}" for score in last))
     found.add_row("thrown up by 5 cm", *(f"{share:.1%}" for share in risen))
