@@ -272,8 +272,9 @@ def test_the_index_links_every_page_and_script():
     assert [] == [name for name in sorted(names) if f"({name})" not in index]
 
 
-def test_the_picture_of_the_readme_is_small():
-    assert (DOCS / "digits.png").stat().st_size < 150_000
+@pytest.mark.parametrize("name", ["digits.png", "humanoid.png"])
+def test_a_picture_of_the_readme_is_small(name):
+    assert (DOCS / name).stat().st_size < 150_000
 
 
 # --- host_numpy.py -------------------------------------------------------------------

@@ -74,7 +74,10 @@ class VAE(ps.State):
         return jnp.split(self.encoder(pose), 2, axis=-1)
 
     def decode(self, z):
-        """Return poses with a positive height, a unit quaternion, joints in range."""
+        """Return poses that MuJoCo can step, whatever `z` is.
+
+        Heights are positive, quaternions of unit length, and joints within limits.
+        """
         height, root, joints = jnp.split(self.decoder(z), (1, 5), axis=-1)
         root = root + jnp.array([1.0, 0.0, 0.0, 0.0])
         root = root / jnp.linalg.norm(root, axis=-1, keepdims=True)
@@ -135,14 +138,14 @@ class TrainState(ps.State):
     key: jax.Array
     sim: MujocoSim = ps.static()
     weight: float = ps.static()
-    batch: int = ps.static()
     rate: float = ps.static()
+    batch: int = ps.static()
     epochs: int = ps.static()
     steps: int = ps.static()
 
-    def __init__(self, key, model, sim, weight, batch, rate, epochs, steps):
+    def __init__(self, key, model, sim, weight, rate, batch, epochs, steps):
         self.key, self.model, self.sim = key, model, sim
-        self.weight, self.batch, self.rate = weight, batch, rate
+        self.weight, self.rate, self.batch = weight, rate, batch
         self.epochs, self.steps = epochs, steps
         self.opt = self.optimizer.init(model)
 
@@ -222,7 +225,11 @@ def main(short=False, out="out/humanoid.png", seed=0):
     """Train, write the picture to `out`, and return the history of the three runs."""
     console = rich.console.Console()
     keys = jax.random.split(jax.random.key(seed), 4)
-    bodies, unseen, epochs, steps = (64, 4, 5, 80) if short else (640, 16, 20, 400)
+    bodies, unseen = (64, 4) if short else (640, 16)
+    first, more = (5, 80), (3, 4)  # epochs, and steps in each
+    if not short:
+        first, more = (20, 400), (20, 16)
+
     poses = collect(keys[0], bodies)
     # Whole simulations are held out: poses of the same one resemble each other.
     parts = poses[:unseen], poses[unseen:]
@@ -235,13 +242,12 @@ def main(short=False, out="out/humanoid.png", seed=0):
     sim = MujocoSim(physics, substeps=4)
     limits = tuple(map(tuple, physics.jnt_range[1:].T.tolist()))
     model = VAE(keys[1], limits)
-    state = TrainState(keys[2], model, sim, 0.0, 128, 2e-3, epochs, steps)
-    more = (32, 5e-4, 3, 4) if short else (32, 5e-4, 20, 16)
+    state = TrainState(keys[2], model, sim, 0.0, 2e-3, 128, *first)
     history, decoded = {}, {}
-    with progress(console, epochs + 2 * more[2]) as show:
+    with progress(console, first[0] + 2 * more[0]) as show:
         state, history["before"] = train(state, poses, held_out, show)
         for name, weight in (("without", 0.0), ("with", 20.0)):
-            branch = TrainState(keys[3], state.model, sim, weight, *more)
+            branch = TrainState(keys[3], state.model, sim, weight, 5e-4, 32, *more)
             branch, history[name] = train(branch, poses, held_out, show)
             decoded[name] = branch.model(held_out)
 
