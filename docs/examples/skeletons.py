@@ -47,7 +47,7 @@ def draw_bodies(figure, model, films):
             axes = figure.add_axes(place)
             axes.set_axis_off()
             draw_fall(axes, *capsules(model, seen, index), COLORS[name])
-        count = f"{np.sum(rise > THROWN)} of {len(rise)} are thrown up"
+        count = f"{np.sum(rise > THROWN)} of {len(rise)} are thrown up by 5 cm"
         style = {"color": COLORS[name], "fontsize": 11}
         figure.text(0.025, bottom + height - 0.02, f"{label}: {count}", **style)
     title = "let go in MuJoCo: pale at the start, red in the floor; dark 0.25 s later"
