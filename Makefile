@@ -25,10 +25,11 @@ help: ## this list
 	@echo "purestate: make TARGET"
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' Makefile
 
-demo: ## see it work: a jitted method with state, then a small training run
+demo: ## see it work: a jitted method with state, then two small training runs
 	@$(setup) demo
 	$(python) docs/examples/box.py
 	$(python) docs/examples/train_digits.py
+	$(python) docs/examples/vae_humanoid.py --short
 
 test: ## the tests and every example of the documentation
 	@$(setup) test

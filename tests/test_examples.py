@@ -25,7 +25,9 @@ def load(name):
     spec = importlib.util.spec_from_file_location(pathlib.Path(name).stem, DOCS / name)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(EXAMPLES)  # a script finds those beside it
+        spec.loader.exec_module(module)
     return module
 
 
@@ -270,8 +272,9 @@ def test_the_index_links_every_page_and_script():
     assert [] == [name for name in sorted(names) if f"({name})" not in index]
 
 
-def test_the_picture_of_the_readme_is_small():
-    assert (DOCS / "digits.png").stat().st_size < 150_000
+@pytest.mark.parametrize("name", ["digits.png", "humanoid.png"])
+def test_a_picture_of_the_readme_is_small(name):
+    assert (DOCS / name).stat().st_size < 150_000
 
 
 # --- host_numpy.py -------------------------------------------------------------------
@@ -285,3 +288,97 @@ def test_the_epidemic_is_fitted_and_its_gradient_is_right(capsys):
     assert error < 1e-4
     assert np.allclose(found, np.tile(truth, (4, 1)), atol=2e-3)
     assert 5 == len(capsys.readouterr().out.splitlines())
+
+
+# --- vae_humanoid.py -----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def humanoid(tmp_path_factory):
+    for name in ("gymnasium", "matplotlib", "mujoco", "optax", "rich"):
+        pytest.importorskip(name, reason="needs the extras `examples` and `mujoco`")
+    module = load("examples/vae_humanoid.py")
+    picture = tmp_path_factory.mktemp("humanoid") / "out" / "humanoid.png"
+    return module, module.main(short=True, out=picture), picture
+
+
+def test_training_lowers_the_loss_of_the_poses(humanoid):
+    _, history, _ = humanoid
+    (first, _), *_, (last, _) = history["before"]
+
+    assert last.vae < first.vae / 2
+
+
+def test_the_simulator_in_the_loss_makes_poses_that_stay_down(humanoid):
+    _, history, _ = humanoid
+    start, without, simulated = (run[-1][1].physics for run in history.values())
+
+    assert simulated < 0.8 * start
+    assert simulated < 0.8 * without
+
+
+def test_the_script_names_a_loss_that_did_not_go_down(humanoid):
+    module, history, _ = humanoid
+    backwards = {name: run[::-1] for name, run in history.items()}
+    backwards["with"] = history["before"][:1]
+
+    assert [] == module.failures(history)
+    assert ["VAE loss", "physics loss"] == module.failures(backwards)
+
+
+def test_the_picture_of_the_bodies_is_a_png_of_the_size_it_says(humanoid):
+    *_, picture = humanoid
+    head = picture.read_bytes()[:24]
+
+    assert head[:8] == b"\x89PNG\r\n\x1a\n"
+    assert (1800, 960) == struct.unpack(">II", head[16:24])
+
+
+def test_a_pose_knows_neither_place_nor_heading(humanoid):
+    poses = sys.modules["poses"]
+    model = poses.humanoid("EULER", 0.003)
+    qpos = np.random.default_rng(0).normal(size=24)
+    data = poses.mujoco.MjData(model)
+
+    def heights():
+        poses.mujoco.mj_kinematics(model, data)
+        return data.geom_xpos[:, 2].copy()
+
+    data.qpos[:] = qpos
+    expected = heights()
+    data.qpos[:] = poses.to_qpos(poses.to_pose(jax.numpy.asarray(qpos)))
+
+    assert data.qpos[:2].tolist() == [0, 0]
+    assert np.allclose(expected, heights(), atol=1e-5)
+
+
+# --- gym_rollout.py ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def rollout():
+    for name in ("gymnasium", "mujoco"):
+        pytest.importorskip(name, reason="needs the extras `examples` and `mujoco`")
+    return load("examples/gym_rollout.py").main(steps=60, count=4)
+
+
+def test_a_scan_over_a_live_environment_earns_what_a_python_loop_earns(rollout):
+    loop, scanned, *_ = rollout
+
+    assert (60,) == loop.shape
+    assert loop.tolist() == scanned.tolist()
+
+
+def test_a_simulation_repeats_the_environment_bit_for_bit(rollout):
+    _, scanned, replayed, qpos, replayed_qpos = rollout
+
+    assert qpos.tolist() == replayed_qpos.tolist()
+    assert np.allclose(scanned, replayed, atol=1e-4)
+
+
+def test_the_rollouts_say_how_fast_they_are(rollout, capsys):
+    load("examples/gym_rollout.py").main(steps=2, count=2)
+    printed = capsys.readouterr().out
+
+    assert 3 == printed.count(" steps per second")
+    assert "DIFFER" not in printed

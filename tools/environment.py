@@ -25,7 +25,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 # Per target: extras of pyproject.toml, further packages, minutes on a fast line.
 TARGETS = {
-    "demo": (["examples"], [], 1),
+    "demo": (["examples", "mujoco"], [], 1),
     "test": (
         ["examples", "interop", "mujoco", "testing"],
         ["pytest", "pytest-xdist", "sybil"],

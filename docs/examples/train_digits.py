@@ -8,9 +8,7 @@ new values can be written in their place. The curves and some misread digits end
 """
 
 import argparse
-import contextlib
 import dataclasses
-import os
 import pathlib
 import sys
 
@@ -20,12 +18,12 @@ import matplotlib.figure
 import numpy as np
 import optax
 import rich.console
-import rich.progress
 import rich.table
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 import purestate as ps
+from showing import BLUE, INK, ORANGE, RED, plain, progress, save
 
 # --- the model -----------------------------------------------------------------------
 
@@ -164,7 +162,7 @@ def main(epochs=60, out="out/digits.png", seed=0, batch=32):
             seen = jax.tree.map(jnp.mean, metrics)
             held_out = evaluate(state.model, test_images, test_labels)
             history.append((seen, held_out))
-            show(seen, held_out)
+            show(words(seen, held_out))
 
     accuracy = float(held_out.accuracy)
     console.print(state_table(state))
@@ -177,34 +175,9 @@ def main(epochs=60, out="out/digits.png", seed=0, batch=32):
     return accuracy, state
 
 
-@contextlib.contextmanager
-def progress(console, epochs):
-    """Yield a function that shows metrics: in a bar, or as lines in a log."""
+def words(seen, held_out):
     text = "loss {:.4f}  held out: loss {:.4f}  accuracy {:.4f}"
-
-    def words(seen, held_out):
-        return text.format(*map(float, (seen.loss, held_out.loss, held_out.accuracy)))
-
-    if console.is_terminal:
-        columns = (
-            rich.progress.TextColumn("epoch"),
-            rich.progress.MofNCompleteColumn(),
-            rich.progress.BarColumn(bar_width=None),
-            rich.progress.TextColumn("{task.description}"),
-            rich.progress.TimeElapsedColumn(),
-        )
-        with rich.progress.Progress(*columns, console=console, expand=True) as bar:
-            task = bar.add_task("compiling", total=epochs)
-            yield lambda *m: bar.update(task, description=words(*m), advance=1)
-    else:
-        done = iter(range(1, epochs + 1))
-
-        def line(*metrics):
-            epoch = next(done)
-            if epoch in (1, epochs) or epoch % 10 == 0:
-                print(f"epoch {epoch:3}/{epochs}  {words(*metrics)}", flush=True)
-
-        yield line
+    return text.format(*map(float, (seen.loss, held_out.loss, held_out.accuracy)))
 
 
 def state_table(state):
@@ -239,8 +212,6 @@ def static_fields(state, prefix=""):
 
 # --- the picture ---------------------------------------------------------------------
 
-INK, GRID, BLUE, ORANGE, RED = "#33373d", "#e6e8eb", "#3b6fb6", "#e08a2c", "#c2412d"
-
 
 def draw(history, images, labels, predicted):
     """Return a figure of 1800 x 630 pixels: curves, and digits that were misread."""
@@ -271,10 +242,7 @@ def draw_curves(figure, history):
             axes.plot(range(1, last + 1), values, markevery=[-1], **style)
         axes.set_title(name, color=INK, loc="left", fontsize=12)
         axes.set_xlabel("epoch", color=INK)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.spines[["bottom", "left"]].set_color(INK)
-        axes.tick_params(which="both", colors=INK)
-        axes.grid(color=GRID, linewidth=0.8)
+        plain(axes)
         axes.set_xlim(0, 1.04 * last)
     left.set_yscale("log")
     left.yaxis.set_minor_formatter("")
@@ -290,17 +258,6 @@ def draw_curves(figure, history):
         ha="right",
         transform=right.transAxes,
     )
-
-
-def save(figure, path):
-    """Write a figure so that `path` is the old picture or the new, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        figure.savefig(part, format="png")
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def parse():
