@@ -39,7 +39,8 @@ WHOLE = mujoco.mjtState.mjSTATE_INTEGRATION  # with the solver's warm start
 
 def stepped(model, data, state):
     """Return the state one step later, in double precision; `data` is only scratch."""
-    mujoco.mj_setState(model, data, np.array(state), WHOLE)  # 3.3 wants it writable
+    # A copy: MuJoCo 3.3 takes no array that is read-only.
+    mujoco.mj_setState(model, data, state.copy(), WHOLE)
     mujoco.mj_step(model, data)
     following = np.empty_like(state)
     mujoco.mj_getState(model, data, following, WHOLE)
