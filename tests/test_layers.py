@@ -45,6 +45,7 @@ LAYERS = [
     "_parameters",
     "_jit",
     "_transforms",
+    "testing",
     "__init__",
 ]
 CORE = ["errors/_state", "_fields", "_layout", "_pytree", "_state"]

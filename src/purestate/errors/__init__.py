@@ -32,6 +32,7 @@ from purestate.errors._state import (
     UnhashableStateError,
     UnsetFieldError,
 )
+from purestate.errors._testing import BackendError, LawError, StrategyError
 from purestate.errors._transforms import (
     BatchAxisError,
     ConsumedStateError,
@@ -48,6 +49,7 @@ from purestate.errors._transforms import (
 )
 
 __all__ = [
+    "BackendError",
     "BatchAxisError",
     "CheckError",
     "ConsumedStateError",
@@ -63,6 +65,7 @@ __all__ = [
     "InheritedInitError",
     "JaxInHostError",
     "JitDeclarationError",
+    "LawError",
     "LostUpdateWarning",
     "NothingToDifferentiateError",
     "NumberError",
@@ -75,6 +78,7 @@ __all__ = [
     "StackError",
     "StateDriftWarning",
     "StaticFieldError",
+    "StrategyError",
     "StrictFieldError",
     "TracedEqualityError",
     "UnannotatedArrayError",
