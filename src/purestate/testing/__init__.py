@@ -10,6 +10,9 @@ Needs the extra `testing`: hypothesis and chex.
 
 from purestate.testing._arrays import arrays, keys
 from purestate.testing._asserts import assert_close, assert_same
+from purestate.testing._backends import backends
+from purestate.testing._check_call import check_host, check_method
+from purestate.testing._check_state import check_state
 from purestate.testing._counting import assert_traces, count_host_calls
 from purestate.testing._registered import register_strategy
 from purestate.testing._states import states, trees
@@ -19,6 +22,10 @@ __all__ = [
     "assert_close",
     "assert_same",
     "assert_traces",
+    "backends",
+    "check_host",
+    "check_method",
+    "check_state",
     "count_host_calls",
     "keys",
     "register_strategy",

@@ -82,6 +82,7 @@ def mismatch(
     exact: bool = False,
     rtol: float | None = None,
     atol: float | None = None,
+    slack: float = 1.0,
 ) -> tuple[str, str] | None:
     """Return the path of the first difference and a text about all, None if none.
 
@@ -91,6 +92,7 @@ def mismatch(
         exact: whether to compare bits and weak types, too.
         rtol: as for `assert_close`.
         atol: likewise.
+        slack: factor to the default of `rtol`.
     """
     changes = [
         change
@@ -104,9 +106,7 @@ def mismatch(
     paired = zip(parted(expected), jax.tree.leaves(found), strict=True)
     for (path, a), b in paired:
         place = words(path, root)
-        text = (
-            _bits(a, b, place) if exact else _numbers(a, b, place, rtol=rtol, atol=atol)
-        )
+        text = _bits(a, b, place) if exact else _numbers(a, b, place, rtol, atol, slack)
         if text is not None:
             texts.append((place, text))
     return (texts[0][0], "\n".join(t for _, t in texts)) if texts else None
@@ -155,7 +155,12 @@ def _bits(a: Any, b: Any, place: str) -> str | None:
 
 
 def _numbers(
-    a: Any, b: Any, place: str, *, rtol: float | None, atol: float | None
+    a: Any,
+    b: Any,
+    place: str,
+    rtol: float | None,
+    atol: float | None,
+    slack: float,
 ) -> str | None:
     is_array = hasattr(a, "dtype") or hasattr(b, "dtype")
     if not is_array and not isinstance(a, float | complex):
@@ -163,7 +168,7 @@ def _numbers(
     x, y = _plain(a), _plain(b)
     if x.dtype == object or not jnp.issubdtype(x.dtype, jnp.inexact):
         return _first(np.asarray(x != y), x, y, place)
-    relative = tolerance(x.dtype) if rtol is None else rtol
+    relative = slack * tolerance(x.dtype) if rtol is None else rtol
     wide = np.complex128 if x.dtype.kind == "c" else np.float64
     x, y = x.astype(wide), y.astype(wide)
     finite = np.abs(x[np.isfinite(x)])

@@ -21,7 +21,16 @@ from purestate.errors import CheckError, FieldError, StrategyError
 from purestate.testing._paste import paste_call
 from purestate.testing._scope import Scope
 
-__all__ = ["MISSING", "Made", "Parameter", "construct", "given_value", "parameters"]
+__all__ = [
+    "MISSING",
+    "Made",
+    "Parameter",
+    "construct",
+    "given_value",
+    "is_refusal",
+    "parameters",
+    "stored",
+]
 
 MISSING: Any = inspect.Parameter.empty
 _TRIES = 3  # instances drawn until one is accepted, within one example
@@ -102,7 +111,7 @@ def construct(
             try:
                 made = Made(plain, given, plain(**given))
             except Exception as error:
-                if not _is_refusal(plain, error):
+                if not is_refusal(plain, error):
                     text = f"{type(error).__name__}: {error}"
                     call = paste_call(plain.__name__, given)
                     raise StrategyError.fails(plain.__name__, call, text) from error
@@ -124,13 +133,13 @@ def given_value(scope: Scope, given: Any) -> Any:
 def parameters(cls: Any) -> dict[str, Parameter]:
     """Return what the constructor of a class takes, by name."""
     layout = layout_of(cls) if LAYOUT in cls.__dict__ else None
-    stored = {parameter.name: parameter for parameter in _stored(cls)}
+    fields = {parameter.name: parameter for parameter in stored(cls)}
     is_generated = layout is None or layout.init is None
     if hasattr(cls, "__dataclass_fields__") and is_generated:
         return {
-            name: stored[name]
+            name: fields[name]
             for name, spec in cls.__dataclass_fields__.items()
-            if name in stored and spec.init
+            if name in fields and spec.init
         }
     if hasattr(cls, "_fields"):  # a NamedTuple
         hints = own_annotations(cls)
@@ -141,13 +150,14 @@ def parameters(cls: Any) -> dict[str, Parameter]:
         }
     signature = list(inspect.signature(cls.__init__).parameters.values())[1:]
     return {
-        p.name: _named(cls, p, stored)
+        p.name: _named(cls, p, fields)
         for p in signature
         if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     }
 
 
-def _stored(cls: Any) -> Iterator[Parameter]:
+def stored(cls: Any) -> Iterator[Parameter]:
+    """Return what is declared in the body of a class: fields and `InitVar`s."""
     for name, spec in getattr(cls, "__dataclass_fields__", {}).items():
         if "CLASSVAR" in spec._field_type.name:
             continue
@@ -161,13 +171,13 @@ def _stored(cls: Any) -> Iterator[Parameter]:
         yield Parameter(name, spec.type, owner, default, is_static(spec), dtype)
 
 
-def _named(cls: Any, given: Any, stored: Mapping[str, Parameter]) -> Parameter:
+def _named(cls: Any, given: Any, fields: Mapping[str, Parameter]) -> Parameter:
     """Return a parameter of a hand-written `__init__`; a field of its name helps."""
     default = given.default
     if given.annotation is not given.empty:
         return Parameter(given.name, given.annotation, cls, default)
-    if given.name in stored:
-        field = stored[given.name]
+    if given.name in fields:
+        field = fields[given.name]
         changes = {} if default is MISSING else {"default": default}
         return dataclasses.replace(field, **changes)
     return Parameter(given.name, MISSING, cls, default)
@@ -184,7 +194,7 @@ def _typevars(cls: Any) -> dict[Any, Any]:
     return found | dict(zip(names, typing.get_args(cls), strict=False))
 
 
-def _is_refusal(cls: Any, error: BaseException) -> bool:
+def is_refusal(cls: Any, error: BaseException) -> bool:
     """Return whether a `__check__` raised it, of this class or of one inside."""
     if isinstance(error, CheckError):
         return True
