@@ -29,6 +29,7 @@ __all__ = [
     "given_value",
     "is_refusal",
     "parameters",
+    "specs_of",
     "stored",
 ]
 
@@ -138,7 +139,7 @@ def parameters(cls: Any) -> dict[str, Parameter]:
     if hasattr(cls, "__dataclass_fields__") and is_generated:
         return {
             name: fields[name]
-            for name, spec in cls.__dataclass_fields__.items()
+            for name, spec in specs_of(cls).items()
             if name in fields and spec.init
         }
     if hasattr(cls, "_fields"):  # a NamedTuple
@@ -156,9 +157,17 @@ def parameters(cls: Any) -> dict[str, Parameter]:
     }
 
 
+def specs_of(cls: Any) -> Mapping[str, Any]:
+    """Return the `dataclasses.Field` objects of a class by name; none for others."""
+    if LAYOUT in cls.__dict__:
+        return layout_of(cls).specs
+    found: Mapping[str, Any] = getattr(cls, "__dataclass_fields__", {})
+    return found
+
+
 def stored(cls: Any) -> Iterator[Parameter]:
     """Return what is declared in the body of a class: fields and `InitVar`s."""
-    for name, spec in getattr(cls, "__dataclass_fields__", {}).items():
+    for name, spec in specs_of(cls).items():
         if "CLASSVAR" in spec._field_type.name:
             continue
         owner = next(

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from purestate._layout import LAYOUT
+from purestate.testing._construct import specs_of
 from purestate.testing._laws import Broken, law, same_as
 from purestate.testing._state_case import REFUSED, StateCase
 from purestate.testing._types import is_key
@@ -91,7 +92,7 @@ def equality(case: StateCase) -> None:
     if name is None:
         return
     after = case.replace(state, **{name: case.value(name)})
-    if after is REFUSED or not case.cls.__dataclass_fields__[name].compare:
+    if after is REFUSED or not specs_of(case.cls)[name].compare:
         return
     first: Any = jax.tree.structure(state)
     second: Any = jax.tree.structure(after)

@@ -9,7 +9,7 @@ from purestate._fields import is_static
 from purestate._layout import DRAFT, LAYOUT
 from purestate.testing._annotations import draw_value
 from purestate.testing._arrays import draw_array
-from purestate.testing._construct import stored
+from purestate.testing._construct import specs_of, stored
 from purestate.testing._laws import Broken, fresh, law, same_as
 from purestate.testing._state_case import REFUSED, StateCase
 from purestate.testing._states import trees
@@ -155,7 +155,7 @@ def _is_derived(case: StateCase, way: Way) -> bool:
 
 def _is_open(case: StateCase, way: Way) -> bool:
     """Return whether the place lies in a field of the State that may hold anything."""
-    spec = case.cls.__dataclass_fields__[way[0][1]]
+    spec = specs_of(case.cls)[way[0][1]]
     return spec.type in (object, Any) and not is_static(spec)
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from purestate.testing._asserts import mismatch
-from purestate.testing._construct import parameters
+from purestate.testing._construct import parameters, specs_of
 from purestate.testing._laws import Broken, law, same_as
 from purestate.testing._state_case import REFUSED, StateCase
 from purestate.testing._types import flattened
@@ -25,7 +25,7 @@ def get_put(case: StateCase) -> None:
 
 
 def _converts(case: StateCase, name: str) -> bool:
-    return "converter" in case.cls.__dataclass_fields__[name].metadata
+    return "converter" in specs_of(case.cls)[name].metadata
 
 
 @law("state", promise="replacing a field by its own value changes nothing")

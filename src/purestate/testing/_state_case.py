@@ -7,13 +7,19 @@ from typing import Any
 
 from purestate._fields import is_initvar, is_static, is_stored
 from purestate._layout import LAYOUT
-from purestate.errors import CheckError, DerivedFieldError, NumberError
+from purestate.errors import (
+    CheckError,
+    DerivedFieldError,
+    NumberError,
+    StrictFieldError,
+)
 from purestate.testing._annotations import draw_value
 from purestate.testing._construct import (
     Made,
     given_value,
     is_refusal,
     parameters,
+    specs_of,
     stored,
 )
 from purestate.testing._paste import paste_call
@@ -70,17 +76,17 @@ class StateCase:
 
     def names(self) -> list[str]:
         """Return the names of all stored fields."""
-        specs = getattr(self.cls, "__dataclass_fields__", {})
+        specs = specs_of(self.cls)
         return [n for n, s in specs.items() if is_stored(s) and not is_initvar(s)]
 
     def static(self) -> list[str]:
         """Return the names of the static fields, as far as they are marked so."""
-        specs = self.cls.__dataclass_fields__
+        specs = specs_of(self.cls)
         return [name for name in self.names() if is_static(specs[name])]
 
     def settable(self) -> list[str]:
         """Return the fields that `replace` takes."""
-        specs = self.cls.__dataclass_fields__
+        specs = specs_of(self.cls)
         return [name for name in self.names() if specs[name].init]
 
     @functools.cached_property
@@ -115,7 +121,7 @@ class StateCase:
         """Return what a function makes, or `REFUSED` if a check does not allow it."""
         try:
             return make()
-        except (CheckError, NumberError, DerivedFieldError):
+        except (CheckError, NumberError, DerivedFieldError, StrictFieldError):
             return REFUSED
         except Exception as error:
             if is_refusal(self.cls, error):
