@@ -15,6 +15,7 @@ from purestate.testing._check_call import check_host, check_method
 from purestate.testing._check_state import check_state
 from purestate.testing._classes import state_classes
 from purestate.testing._counting import assert_traces, count_host_calls
+from purestate.testing._laws import laws
 from purestate.testing._registered import register_strategy
 from purestate.testing._states import states, trees
 
@@ -29,6 +30,7 @@ __all__ = [
     "check_state",
     "count_host_calls",
     "keys",
+    "laws",
     "register_strategy",
     "state_classes",
     "states",

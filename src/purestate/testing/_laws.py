@@ -16,7 +16,17 @@ from purestate.errors._base import nearest
 from purestate.testing._asserts import mismatch
 from purestate.testing._types import is_key, wrap_key_data
 
-__all__ = ["LAWS", "Broken", "Law", "Skip", "fresh", "law", "same_as", "selected"]
+__all__ = [
+    "LAWS",
+    "Broken",
+    "Law",
+    "Skip",
+    "fresh",
+    "law",
+    "laws",
+    "same_as",
+    "selected",
+]
 
 _F = TypeVar("_F", bound=Callable[[Any], None])
 
@@ -70,6 +80,27 @@ def law(*kinds: str, promise: str, compiles: bool = False) -> Callable[[_F], _F]
         return check
 
     return put
+
+
+def laws(kind: str = "state") -> dict[str, str]:
+    """Return the laws by name, each as a sentence.
+
+    Args:
+        kind: "state" for `check_state`, "method" for `check_method`, "host" for
+            `check_host`.
+
+    Raises:
+        LookupError: another kind.
+
+    >>> import purestate.testing as pst
+    >>> pst.laws("method")["vmap"]
+    'vmap gives the stack of single calls'
+    """
+    if kind not in LAWS:
+        raise LookupError(
+            f"there are no laws for {kind!r}, only for {', '.join(LAWS)}."
+        )
+    return {name: found.promise for name, found in LAWS[kind].items()}
 
 
 def selected(
