@@ -198,9 +198,30 @@ class Call:
         return (str(structure), *types)
 
     @property
+    def counted(self) -> tuple[Any, list[Any]]:
+        """The plain function of operands, jitted, and a list that grows by a trace."""
+        key = ("jit", *self.fixed)
+        if key not in self.memo:
+            traces: list[Any] = []
+
+            def run(operands: Any) -> Any:
+                traces.append(None)
+                return self.run(operands)
+
+            self.memo[key] = jax.jit(run), traces
+        found: tuple[Any, list[Any]] = self.memo[key]
+        return found
+
+    @property
     def jitted(self) -> Any:
         """The plain function of operands, jitted."""
-        return self.once("jit", lambda: jax.jit(self.run))
+        return self.counted[0]
+
+    @property
+    def seen(self) -> list[Any]:
+        """The operands that stand for all structures seen so far."""
+        found: list[Any] = self.memo.setdefault(("seen", *self.fixed), [])
+        return found
 
     def other(self) -> dict[str, Any]:
         """Draw operands of the same structure and other values."""

@@ -10,6 +10,7 @@ import hypothesis
 import hypothesis.strategies as st
 import jax
 from hypothesis import HealthCheck, Phase
+from hypothesis.database import ReadOnlyDatabase
 from hypothesis.errors import HypothesisException
 
 from purestate.errors import LawError
@@ -107,13 +108,17 @@ def _given(run: Run, laws: list[Law], shrink: bool) -> None:
                     ran[run.backend] = ran.get(run.backend, 0) + 1
 
     # hypothesis keeps failures by the name of the test function.
-    which = laws[0].name if len(laws) == 1 else f"{laws[0].kind}_laws"
-    look.__name__ = re.sub(r"\W", "_", f"{run.subject}_{which}_{run.backend}")
+    database = hypothesis.settings.default.database  # type: ignore[union-attr]
+    if database is not None and not shrink:
+        # What is not the smallest must not be kept: it would be taken for it next time.
+        database = ReadOnlyDatabase(database)
+    look.__name__ = re.sub(r"\W", "_", f"{run.subject}_{laws[0].kind}_{run.backend}")
     test: Any = hypothesis.given(data=st.data())(look)
     hypothesis.settings(
         max_examples=count,
         deadline=None,
         phases=[*phases, Phase.shrink] if shrink else phases,
+        database=database,
         report_multiple_bugs=False,
         verbosity=hypothesis.Verbosity.quiet,
         print_blob=False,
