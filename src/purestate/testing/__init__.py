@@ -16,6 +16,7 @@ from purestate.testing._check_state import check_state
 from purestate.testing._classes import state_classes
 from purestate.testing._counting import assert_traces, count_host_calls
 from purestate.testing._laws import laws
+from purestate.testing._machine import machine
 from purestate.testing._registered import register_strategy
 from purestate.testing._states import states, trees
 
@@ -31,6 +32,7 @@ __all__ = [
     "count_host_calls",
     "keys",
     "laws",
+    "machine",
     "register_strategy",
     "state_classes",
     "states",
