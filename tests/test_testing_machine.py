@@ -13,7 +13,11 @@ from purestate.errors import LawError, StrategyError
 
 # Without shrinking, which takes long and is not what is tested here.
 FEW = settings(
-    max_examples=20, stateful_step_count=8, deadline=None, phases=[Phase.generate]
+    derandomize=True,
+    max_examples=50,
+    stateful_step_count=8,
+    deadline=None,
+    phases=[Phase.generate],
 )
 
 
