@@ -20,7 +20,8 @@ def test_a_host_function_obeys_the_laws(source):
 
     report = pst.check_host(fn, args={"x": small, "y": small}, examples=10)
 
-    assert {"backends_agree"} == set(report.skipped)
+    # Two draws may happen to have different shapes each time.
+    assert {"backends_agree"} == set(report.skipped) - {"vmap"}
 
 
 @pytest.mark.parametrize("mode", ["threads", "vectorized", "batched"])
