@@ -5,7 +5,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from purestate._fields import is_initvar, is_static, is_stored
+from purestate._fields import is_initvar, is_stored
 from purestate._layout import LAYOUT
 from purestate.errors import (
     CheckError,
@@ -78,11 +78,6 @@ class StateCase:
         """Return the names of all stored fields."""
         specs = specs_of(self.cls)
         return [n for n, s in specs.items() if is_stored(s) and not is_initvar(s)]
-
-    def static(self) -> list[str]:
-        """Return the names of the static fields, as far as they are marked so."""
-        specs = specs_of(self.cls)
-        return [name for name in self.names() if is_static(specs[name])]
 
     def settable(self) -> list[str]:
         """Return the fields that `replace` takes."""
