@@ -18,12 +18,12 @@ setup := $(PYTHON) tools/environment.py --venv $(VENV) --goal "$(MAKECMDGOALS)" 
 # The examples of one document share their names, so a file stays in one worker.
 tests := -n $(WORKERS) --dist loadfile -m "not types" tests README.md docs src
 
-.PHONY: help demo test check lint types cov bench clean
+.PHONY: help demo test test-gpu check lint types cov bench clean
 .DEFAULT_GOAL := help
 
 help: ## this list
 	@echo "purestate: make TARGET"
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' Makefile
 
 demo: ## see it work: a jitted method with state, then two small training runs
 	@$(setup) demo
@@ -53,6 +53,13 @@ cov: ## the tests again, with coverage by branches
 	$(python) -m coverage run -m pytest $(tests) $(ARGS)
 	$(python) -m coverage combine --quiet
 	$(python) -m coverage report
+
+# With the Python that is there, which has JAX for its accelerator; nothing is installed.
+test-gpu: ## laws, donation and host functions on the GPU of this machine
+	PYTHONPATH="$(CURDIR)/src" JAX_PLATFORMS= $(PYTHON) -m pytest \
+		--purestate-backends=cpu,gpu tests/test_laws.py tests/test_testing_mutants.py \
+		tests/test_donation.py tests/test_host_laws.py tests/test_host_calls.py \
+		tests/test_host_grad.py $(ARGS)
 
 bench: ## speed against other libraries
 	@$(setup) bench

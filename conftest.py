@@ -20,6 +20,8 @@ from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 from sybil.parsers.rest import DocTestParser
 from sybil.sybil import SybilCollection
 
+# By its name, so that it is there without an installed package, too.
+pytest_plugins = ["purestate_pytest"]
 ROOT = pathlib.Path(__file__).resolve().parent
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import pickle
 import typing
 
 import jax
@@ -319,3 +320,17 @@ def test_match_statements_work():
             pass
 
     assert (1, 2) == (a, b)
+
+
+def test_a_class_that_cloudpickle_has_found_again_can_be_inherited():
+    cloudpickle = pytest.importorskip("cloudpickle", reason="needs the interop extra")
+
+    class Base(ps.State):
+        x: jax.Array = 1
+
+    pickle.loads(cloudpickle.dumps(Base()))
+
+    class Derived(Base):
+        y: jax.Array = 2
+
+    assert 1 == Derived().x

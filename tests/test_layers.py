@@ -6,6 +6,7 @@ import pathlib
 import pytest
 
 import purestate
+import purestate.testing
 
 ROOT = pathlib.Path(purestate.__file__).parent
 # From the bottom up: a module imports only from modules that stand before it.
@@ -47,6 +48,7 @@ LAYERS = [
     "_jit",
     "_transforms",
     "mujoco",
+    "testing",
     "__init__",
 ]
 CORE = ["errors/_state", "_fields", "_layout", "_pytree", "_state"]
@@ -105,7 +107,8 @@ def test_only_one_file_asks_for_versions(path):
     assert not asks or path.stem in ("_compat", "_state")
 
 
-def test_public_names_are_exported_and_documented():
-    for name in purestate.__all__:
-        assert getattr(purestate, name).__doc__
-        assert getattr(purestate, name).__doc__ != type(None).__doc__
+@pytest.mark.parametrize("module", [purestate, purestate.testing])
+def test_public_names_are_exported_and_documented(module):
+    for name in module.__all__:
+        assert getattr(module, name).__doc__
+        assert getattr(module, name).__doc__ != type(None).__doc__

@@ -54,9 +54,10 @@ def set_up(
     bare = _is_bare(cls)
     inherited: dict[str, dataclasses.Field[Any]] = {}
     for base in cls.__mro__[:0:-1]:
-        if LAYOUT in base.__dict__:
-            current(base)
-        inherited |= base.__dict__.get(_FIELDS, {})
+        # cloudpickle sets __dataclass_fields__ anew on a class that exists, to copies
+        # whose MISSING is another object: the record keeps the true ones.
+        known = current(base).specs if LAYOUT in base.__dict__ else None
+        inherited |= base.__dict__.get(_FIELDS, {}) if known is None else known
     own = read_body(cls, inherited, kw_only=kw_only)
     if strict is not None:
         setattr(cls, _STRICT, strict)

@@ -1,16 +1,15 @@
 """What a host function returns: from a spec, a function of specs, names, or a probe."""
 
-import ast
 import inspect
-import operator
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purestate._annotations import axis_size
 from purestate._host._leaves import Leaf, as_operand, is_key, key_facts, struct
 from purestate._host._operation import Operation
 from purestate._host._options import Options
@@ -18,13 +17,6 @@ from purestate._host._run import arguments, invoke
 from purestate.errors import HostSpecError
 
 __all__ = ["infer"]
-
-_OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-}
 
 
 def infer(
@@ -206,18 +198,8 @@ def _bind(
 
 def _size(options: Options, word: str, sizes: Mapping[str, Any]) -> Any:
     label = word.lstrip("*#?").rpartition("=")[2]
-
-    def value(node: ast.AST) -> Any:
-        if isinstance(node, ast.Constant) and isinstance(node.value, int):
-            return node.value
-        if isinstance(node, ast.Name) and node.id in sizes:
-            return sizes[node.id]
-        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-            return _OPERATORS[type(node.op)](value(node.left), value(node.right))
-        raise KeyError(label)
-
     try:
-        return value(ast.parse(label, mode="eval").body)
+        return axis_size(label, sizes)
     except (KeyError, SyntaxError):
         raise HostSpecError(
             f"{options.label} is annotated to return an axis {word!r}, and no argument "

@@ -36,6 +36,7 @@ from purestate.errors._state import (
     UnhashableStateError,
     UnsetFieldError,
 )
+from purestate.errors._testing import BackendError, LawError, StrategyError
 from purestate.errors._transforms import (
     BatchAxisError,
     ConsumedStateError,
@@ -52,6 +53,7 @@ from purestate.errors._transforms import (
 )
 
 __all__ = [
+    "BackendError",
     "BatchAxisError",
     "CheckError",
     "ConsumedStateError",
@@ -69,6 +71,7 @@ __all__ = [
     "InheritedInitError",
     "JaxInHostError",
     "JitDeclarationError",
+    "LawError",
     "LostUpdateWarning",
     "NothingToDifferentiateError",
     "NumberError",
@@ -83,6 +86,7 @@ __all__ = [
     "StackError",
     "StateDriftWarning",
     "StaticFieldError",
+    "StrategyError",
     "StrictFieldError",
     "TracedEqualityError",
     "UnannotatedArrayError",

@@ -1,0 +1,40 @@
+"""Property-based tests of States, methods and host functions.
+
+Needs the extra `testing`: hypothesis and chex.
+
+>>> import jax, purestate as ps, purestate.testing as pst
+>>> class Counter(ps.State):
+...     count: jax.Array = 0
+>>> pst.assert_same(Counter(), Counter())
+"""
+
+from purestate.testing._arrays import arrays, keys
+from purestate.testing._asserts import assert_close, assert_same
+from purestate.testing._backends import backends
+from purestate.testing._check_call import check_host, check_method
+from purestate.testing._check_state import check_state
+from purestate.testing._classes import state_classes
+from purestate.testing._counting import assert_traces, count_host_calls
+from purestate.testing._laws import laws
+from purestate.testing._machine import machine
+from purestate.testing._registered import register_strategy
+from purestate.testing._states import states, trees
+
+__all__ = [
+    "arrays",
+    "assert_close",
+    "assert_same",
+    "assert_traces",
+    "backends",
+    "check_host",
+    "check_method",
+    "check_state",
+    "count_host_calls",
+    "keys",
+    "laws",
+    "machine",
+    "register_strategy",
+    "state_classes",
+    "states",
+    "trees",
+]

@@ -1,0 +1,94 @@
+"""`check_state`: all laws of a State class, in one line of a test."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import hypothesis.strategies as st
+
+# Imported for their laws, in the order in which they are looked at.
+from purestate.testing import _laws_tree as _laws_tree  # isort: skip
+from purestate.testing import _laws_update as _laws_update  # isort: skip
+from purestate.testing import _laws_places as _laws_places  # isort: skip
+from purestate.testing import _laws_copy as _laws_copy  # isort: skip
+from purestate.testing import _laws_compiled as _laws_compiled  # isort: skip
+from purestate.testing._backends import selected_backends
+from purestate.testing._laws import selected
+from purestate.testing._running import Report, Run, search
+from purestate.testing._state_case import StateCase
+from purestate.testing._states import Drawing
+
+__all__ = ["check_state"]
+
+# The structures that programs are compiled for, in one check.
+VARIANT = st.integers(0, 1)
+
+
+def check_state(
+    cls: Any,
+    *,
+    fields: Mapping[str, Any] | None = None,
+    dims: Mapping[str, Any] | Sequence[int] | None = None,
+    dtypes: Sequence[Any] | None = None,
+    specials: bool = True,
+    laws: Iterable[str] | None = None,
+    without: Iterable[str] = (),
+    examples: int | None = None,
+    backends: Iterable[str] | None = None,
+) -> Report:
+    """Check that a State class obeys the laws, on drawn instances of it.
+
+    Each law is looked at with instances as `states` draws them: rebuilding, key paths,
+    `replace`, `at` and `draft`, copies, equality, and, for a handful of structures,
+    `jit`, `vmap`, `grad`, `scan`, donation and several devices. `laws("state")` lists
+    them. A dataclass of another library is checked as far as the laws apply.
+
+    Args:
+        cls: the class; `Box[int]` for a generic one.
+        fields: as for `states`.
+        dims: as for `states`.
+        dtypes: as for `states`.
+        specials: as for `states`.
+        laws: names of the laws to check, by default all.
+        without: names of laws to leave out.
+        examples: how many; by default what the profile of hypothesis says.
+        backends: where; by default all that are present, or what
+            `--purestate-backends` says.
+
+    Returns:
+        What was done: examples by law, laws that did not apply, backends.
+
+    Raises:
+        LawError: a law is broken: which one, where, and the smallest instance found, in
+            a form that can be pasted.
+        StrategyError: no instances can be drawn.
+        BackendError: no backend that was asked for is present.
+        LookupError: an unknown law.
+
+    >>> import jax, purestate as ps, purestate.testing as pst
+    >>> class Counter(ps.State):
+    ...     count: jax.Array = 0
+    >>> def test_counter():
+    ...     pst.check_state(Counter)
+    >>> test_counter()
+    """
+    wanted = selected("state", laws, without)
+    drawing = Drawing(cls, fields, dims, dtypes, specials)
+    devices = selected_backends(backends)
+    name = getattr(cls, "__name__", str(cls))
+    report = Report(name, backends=tuple(devices))
+    for backend, device in devices.items():
+        memo: dict[Any, Any] = {}
+
+        def free(draw: Any, device: Any = device, memo: Any = memo) -> StateCase:
+            scope = drawing.scope(draw)
+            return StateCase(drawing, scope, drawing.draw(scope), device, memo)
+
+        def few(draw: Any, device: Any = device, memo: Any = memo) -> StateCase:
+            scope = drawing.scope(draw, variant=draw(VARIANT))
+            return StateCase(drawing, scope, drawing.draw(scope), device, memo)
+
+        run = Run(name, backend, device, free, report, examples)
+        search(run, [law for law in wanted if not law.compiles])
+        run = Run(name, backend, device, few, report, examples)
+        search(run, [law for law in wanted if law.compiles])
+    return report

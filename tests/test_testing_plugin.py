@@ -1,0 +1,151 @@
+"""The pytest plug-in: options, the line in the report, hypothesis' profile."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import types
+
+import pytest
+
+import purestate_pytest
+from purestate.errors import BackendError
+from purestate.testing import _backends
+
+SOURCE = pathlib.Path(__file__).resolve().parent.parent / "src"
+TESTS = """
+import hypothesis, jax, pytest, purestate as ps, purestate.testing as pst
+
+class Counter(ps.State):
+    count: jax.Array = 0
+
+def test_counter():
+    assert ("cpu",) == pst.check_state(Counter, examples=2, laws=["rebuild"]).backends
+
+def test_deadline():
+    assert hypothesis.settings.default.deadline is None
+"""
+
+
+def run(folder, *options, code=TESTS, **environment):
+    (folder / "test_it.py").write_text(code)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "purestate_pytest", *options],
+        cwd=folder,
+        env=os.environ
+        | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(SOURCE)}
+        | environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_the_report_of_all_workers_says_what_ran_and_what_was_absent(tmp_path):
+    pytest.importorskip("xdist", reason="pytest-xdist runs the workers")
+
+    code, text = run(tmp_path, "-n1", "--purestate-backends=cpu,gpu")
+
+    assert 0 == code, text
+    assert "purestate: laws looked at, by backend: cpu 2; absent: gpu" in text
+    assert "2 passed" in text
+
+
+class Reporter:
+    """Stands for pytest's own, and keeps the lines."""
+
+    def __init__(self):
+        self.lines = []
+
+    def write_line(self, line):
+        self.lines.append(line)
+
+
+def test_without_workers_the_report_is_made_from_this_process(
+    pytestconfig, monkeypatch
+):
+    monkeypatch.setattr(_backends, "ran", {"cpu": 3, "gpu": 2})
+    reporter = Reporter()
+
+    purestate_pytest.pytest_terminal_summary(reporter, types.SimpleNamespace(stash={}))
+
+    assert reporter.lines[0].startswith(
+        "purestate: laws looked at, by backend: cpu 3, gpu 2; absent: "
+    )
+
+
+def test_nothing_is_reported_where_no_laws_were_looked_at(monkeypatch):
+    monkeypatch.setattr(_backends, "ran", {})
+    reporter = Reporter()
+
+    purestate_pytest.pytest_terminal_summary(reporter, types.SimpleNamespace(stash={}))
+
+    assert [] == reporter.lines
+
+
+@pytest.fixture
+def selection():
+    yield
+    _backends.select_backends(None)
+
+
+def test_backends_that_are_all_absent_are_an_error(selection):
+    missing = next(n for n in ("tpu", "gpu") if n not in _backends.backends())
+    _backends.select_backends([missing])
+
+    with pytest.raises(
+        BackendError, match=rf"none of the backends {missing} is present; jax has .*cpu"
+    ):
+        _backends.selected_backends()
+
+
+def test_an_unknown_backend_is_named():
+    with pytest.raises(BackendError, match="no backend 'npu'; known are cpu, gpu, tpu"):
+        _backends.select_backends(["npu"])
+
+
+def test_an_unknown_backend_is_a_usage_error(tmp_path):
+    code, text = run(tmp_path, "--purestate-backends=cpu,npu")
+
+    assert 4 == code, text
+    assert "--purestate-backends=cpu,npu: known are cpu, gpu, tpu." in text
+
+
+def test_the_plug_in_imports_neither_jax_nor_hypothesis_by_itself(tmp_path):
+    code, text = run(
+        tmp_path,
+        "-p",
+        "no:hypothesispytest",
+        code="import sys\ndef test(): assert not {'jax', 'purestate'} & set(sys.modules)",
+    )
+
+    assert 0 == code, text
+
+
+@pytest.mark.parametrize("devices", [8])
+def test_laws_about_several_devices_run_where_there_are_several(tmp_path, devices):
+    code = """
+import jax, jax.numpy as jnp, purestate as ps, purestate.testing as pst
+from jaxtyping import Array, Float
+
+class Ball(ps.State):
+    x: Float[Array, "n"]
+    key: jax.Array
+
+    def step(self, dt: Float[Array, ""]):
+        return self.replace(x=self.x * dt)
+
+def test_sharded():
+    assert 8 == jax.device_count()
+    state = pst.check_state(Ball, laws=["sharded"], examples=5)
+    method = pst.check_method(Ball.step, laws=["sharded", "vmap"], examples=5)
+    assert 5 == state.examples["sharded"] == method.examples["sharded"]
+    assert not method.skipped
+"""
+    flags = f"--xla_force_host_platform_device_count={devices}"
+
+    done, text = run(tmp_path, code=code, XLA_FLAGS=flags)
+
+    assert 0 == done, text

@@ -1,0 +1,380 @@
+"""What `purestate.testing` draws from annotations, and what it says when it cannot."""
+
+import dataclasses
+import enum
+import typing
+from typing import Generic, Literal, NamedTuple, TypeVar
+
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from jaxtyping import Array, Float, Int, Key
+
+import purestate as ps
+import purestate.testing as pst
+from purestate.testing._paste import paste
+
+T = TypeVar("T")
+
+
+class Mode(enum.Enum):
+    FAST = 1
+    SAFE = 2
+
+
+class Dense(ps.State):
+    w: Float[Array, "n m"]
+    b: Float[Array, "m"]
+
+
+class Box(ps.State, Generic[T]):
+    held: T
+
+
+class Node(ps.State):
+    value: jax.Array
+    left: "Node | None" = None
+    right: "Node | None" = None
+
+
+class Pair(NamedTuple):
+    first: Int[Array, ""]
+    second: jax.Array | None = None
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Plain:
+    x: jax.Array
+
+
+class Rich(ps.State):
+    dense: Dense
+    layers: list[Dense]
+    table: dict[str, jax.Array]
+    pair: Pair
+    plain: Plain
+    key: jax.Array
+    dropout_key: Key[Array, ""]
+    host: np.ndarray
+    odd: tuple[jax.Array, float]
+    maybe: jax.Array | None
+    box: Box[int]
+    mode: Mode = ps.static()
+    kind: Literal["p", "q"] = ps.static(default="p")
+    width: int = ps.static(default=7)
+    count: jax.Array = 0
+    byte: jax.Array = ps.field(default=3, dtype=jnp.uint8)
+    total: jax.Array = ps.field(init=False)
+
+    def __post_init__(self):
+        self.total = self.count + 1
+
+
+def drawn(strategy, examples=50):
+    """Return what a strategy draws."""
+    found = []
+
+    @settings(max_examples=examples, derandomize=True, database=None)
+    @given(strategy)
+    def draw(value):
+        found.append(value)
+
+    draw()
+    return found
+
+
+@pytest.fixture(scope="module")
+def many():
+    return drawn(pst.states(Rich), 400)
+
+
+@given(pst.states(Rich))
+def test_annotations_are_kept(rich):
+    assert rich.dense.w.shape[1:] == rich.dense.b.shape
+    assert all(rich.dense.w.shape == layer.w.shape for layer in rich.layers)
+    assert isinstance(rich.pair, Pair)
+    assert isinstance(rich.plain, Plain)
+    assert isinstance(rich.host, np.ndarray)
+    assert isinstance(rich.mode, Mode)
+    assert type(rich.box.held) is int
+    assert jnp.issubdtype(rich.key.dtype, jax.dtypes.prng_key)
+    assert jnp.issubdtype(rich.dropout_key.dtype, jax.dtypes.prng_key)
+    assert jnp.issubdtype(rich.dense.w.dtype, jnp.floating)
+    assert rich.kind in ("p", "q")
+
+
+@given(pst.states(Rich))
+def test_a_default_says_dtype_and_shape(rich):
+    assert ("int32", ()) == (rich.count.dtype, rich.count.shape)
+    assert ("uint8", ()) == (rich.byte.dtype, rich.byte.shape)
+
+
+@given(pst.states(Rich))
+def test_a_static_field_keeps_its_default(rich):
+    assert 7 == rich.width
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        lambda s: s.maybe is None,
+        lambda s: s.maybe is not None,
+        lambda s: s.mode is Mode.SAFE,
+        lambda s: s.kind == "q",
+        lambda s: len(s.layers) == 0,
+        lambda s: len(s.layers) == 2,
+        lambda s: s.dense.w.dtype == jnp.bfloat16,
+        lambda s: s.dense.w.shape[0] != s.dense.w.shape[1],
+        lambda s: s.odd[0].shape == (0,),
+        lambda s: s.odd[1] != s.odd[1],
+    ],
+)
+def test_every_choice_comes_up(wanted, many):
+    assert any(map(wanted, many))
+
+
+@given(pst.states(Node))
+def test_recursive_classes_end(node):
+    assert len(jax.tree.leaves(node)) < 20
+
+
+@given(pst.states(Box[Float[Array, "3"]]))
+def test_a_generic_class_takes_arguments(box):
+    assert (3,) == box.held.shape
+
+
+@given(pst.states(Dense, dims={"n": 5, "m": [7]}, dtypes=["float16"]))
+def test_dims_and_dtypes_can_be_chosen(dense):
+    assert (5, 7) == dense.w.shape
+    assert "float16" == dense.w.dtype
+
+
+@given(pst.states(Dense, fields={"w": jnp.ones((1, 4)), "b": pst.arrays((4,), "int8")}))
+def test_fields_take_values_and_strategies(dense):
+    assert (1, 4) == dense.w.shape
+    assert "int8" == dense.b.dtype
+
+
+@given(pst.states(Dense, specials=False))
+def test_without_specials_numbers_are_small(dense):
+    assert np.all(np.abs(np.asarray(dense.w, np.float64)) <= 4)
+
+
+class Shapes(ps.State):
+    a: Float[Array, "... 4"]
+    b: Float[Array, "*batch n"]
+    c: Float[Array, "n+1 d=2 _"]
+
+
+@given(pst.states(Shapes))
+def test_all_of_jaxtypings_dimensions_are_understood(s):
+    assert 4 == s.a.shape[-1]
+    assert (s.b.shape[-1] + 1, 2) == s.c.shape[:2]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wanted"),
+    [
+        ("float32", lambda x: np.isnan(x).any()),
+        ("float32", lambda x: np.isinf(x).any()),
+        ("bfloat16", lambda x: (np.signbit(x) & (x == 0)).any()),
+        ("float16", lambda x: (np.abs(x) == np.finfo(np.float16).max).any()),
+        ("float32", lambda x: ((x != 0) & (np.abs(x) < 1e-38)).any()),
+        ("int8", lambda x: (x == -128).any()),
+        ("uint8", lambda x: (x == 255).any()),
+        ("complex64", lambda x: np.isnan(x).any()),
+        ("bool", lambda x: x.any()),
+    ],
+)
+def test_special_values_come_up(dtype, wanted):
+    assert any(wanted(np.asarray(x)) for x in drawn(pst.arrays((3,), dtype), 300))
+
+
+def test_special_values_come_in_small_doses():
+    found = [np.asarray(x) for x in drawn(pst.arrays((4,), "float32"))]
+
+    assert np.mean([np.isfinite(x) & (np.abs(x) <= 4) for x in found]) > 0.7
+
+
+@given(pst.arrays())
+def test_arrays_are_strongly_typed(x):
+    assert not x.weak_type
+
+
+@given(pst.keys((2,)))
+def test_arrays_of_keys_have_a_shape(keys):
+    assert (2,) == keys.shape
+
+
+@given(pst.trees(nodes=[lambda inner: st.builds(Pair, inner, inner)]))
+def test_trees_are_rebuilt_from_their_leaves(tree):
+    leaves, structure = jax.tree.flatten(tree)
+
+    pst.assert_same(tree, structure.unflatten(leaves))
+
+
+def test_a_counterexample_shrinks_to_the_simplest_instance():
+    @given(pst.states(Rich))
+    def fails(rich):
+        smallest.append(paste(rich))
+        assert not (rich.layers and float(rich.layers[0].b.sum()) >= 1)
+
+    smallest = []
+    with pytest.raises(AssertionError):
+        fails()
+
+    assert "dense=Dense(w=jnp.zeros((2, 2), 'float32'), b=" in smallest[-1]
+    assert smallest[-1].count("Dense(") <= 3
+    assert len(smallest[-1]) < 1100
+
+
+class Angle:
+    def __init__(self, turns):
+        self.turns = turns
+
+
+class Right(Angle):
+    pass
+
+
+class Turn(ps.State):
+    angle: Angle = ps.static()
+    right: Right = ps.static()
+
+
+def test_register_strategy_teaches_a_class_and_its_subclasses():
+    pst.register_strategy(Angle, lambda kind: st.builds(kind, st.integers(0, 3)))
+
+    turns = drawn(pst.states(Turn))
+
+    assert {Angle} == {type(turn.angle) for turn in turns}
+    assert {Right} == {type(turn.right) for turn in turns}
+
+
+def test_register_strategy_refuses_anything_else():
+    with pytest.raises(
+        ps.errors.StrategyError,
+        match=r"takes a strategy, or a function that returns one, and got an object of type int",
+    ):
+        pst.register_strategy(Angle, 3)
+
+
+class Opaque(ps.State):
+    x: "SomethingElse"
+
+
+def test_an_unknown_annotation_is_named_with_the_way_out():
+    with pytest.raises(
+        ps.errors.StrategyError,
+        match=r"cannot draw a value for Opaque\.x, annotated SomethingElse\. Give a "
+        r"strategy or a value: fields=\{'x': \.\.\.\} for a field",
+    ):
+        drawn(pst.states(Opaque))
+
+
+class Listed(ps.State):
+    x: list[type]
+
+
+def test_an_unknown_part_of_an_annotation_is_named():
+    with pytest.raises(
+        ps.errors.StrategyError, match=r"a value for Listed\.x\[0\], annotated type"
+    ):
+        drawn(pst.states(Listed))
+
+
+class Ordered(ps.State):
+    low: jax.Array
+    high: jax.Array
+
+    def __check__(self):
+        if not np.all(np.asarray(self.low) <= np.asarray(self.high)):
+            raise ValueError(f"{self.low} is above {self.high}")
+
+
+@given(pst.states(Ordered, dtypes=["float32"]))
+def test_instances_that_a_check_refuses_are_drawn_again(s):
+    assert np.all(s.low <= s.high)
+
+
+class Picky(ps.State):
+    x: jax.Array
+
+    def __check__(self):
+        raise ValueError("never good enough")
+
+
+def test_a_class_that_refuses_nearly_all_is_reported():
+    with pytest.raises(
+        ps.errors.StrategyError,
+        match=r"(?s)Picky\.__check__ refused (\d+) of the \1 instances drawn.*"
+        r"ValueError: never good enough.*fields=\{\.\.\.\} takes a strategy",
+    ):
+        drawn(pst.states(Picky))
+
+
+class Fragile(ps.State):
+    x: Float[Array, "n"]
+
+    def __post_init__(self):
+        raise KeyError("no")
+
+
+def test_a_constructor_that_raises_is_shown_with_its_arguments():
+    with pytest.raises(
+        ps.errors.StrategyError,
+        match=r"(?s)Fragile\(\.\.\.\) raised KeyError: 'no'\nwhen it was called as\n"
+        r"    Fragile\(x=jnp\.zeros\(\(2,\), 'float32'\)\)",
+    ):
+        drawn(pst.states(Fragile))
+
+
+def test_an_unknown_field_name_is_refused():
+    with pytest.raises(ps.errors.FieldError, match="did you mean 'w'"):
+        drawn(pst.states(Dense, fields={"ww": 1}))
+
+
+class Written(ps.State):
+    kernel: jax.Array
+    name: str = ps.static(default="")
+
+    def __init__(self, key, n: int = 3, *, kernel=None):
+        self.kernel = jax.random.normal(key, (3,)) if kernel is None else kernel
+
+
+def test_a_parameter_without_annotation_is_named():
+    with pytest.raises(
+        ps.errors.StrategyError,
+        match=r"Written\.key, which has neither annotation nor default",
+    ):
+        drawn(pst.states(Written))
+
+
+def test_a_hand_written_constructor_gets_what_its_annotations_say():
+    found = drawn(pst.states(Written, fields={"key": pst.keys(), "n": 3}))
+
+    assert all(isinstance(s, Written) for s in found)
+
+
+@given(st.one_of(pst.states(Rich), pst.trees(), pst.arrays()))
+def test_pasted_text_makes_the_value_again(value):
+    names = {"jax": jax, "jnp": jnp, "np": np, **globals(), "nan": jnp.nan}
+
+    pst.assert_same(value, eval(paste(value), names))
+
+
+class Imported(typing.NamedTuple):
+    x: Float[Array, "n"]
+
+
+def test_axes_are_shared_between_the_parts_of_an_instance():
+    class Both(ps.State):
+        dense: Dense
+        one: Imported
+
+    for both in drawn(pst.states(Both)):
+        assert both.dense.w.shape[0] == both.one.x.shape[0]
