@@ -57,7 +57,8 @@ cov: ## the tests again, with coverage by branches
 # With the Python that is there, which has JAX for its accelerator; nothing is installed.
 test-gpu: ## laws, donation and host functions on the GPU of this machine
 	PYTHONPATH="$(CURDIR)/src" JAX_PLATFORMS= $(PYTHON) -m pytest \
-		--purestate-backends=cpu,gpu tests/test_laws.py tests/test_testing_mutants.py \
+		-p purestate_pytest --confcutdir=tests --purestate-backends=cpu,gpu \
+		tests/test_laws.py tests/test_testing_mutants.py \
 		tests/test_donation.py tests/test_host_laws.py tests/test_host_calls.py \
 		tests/test_host_grad.py $(ARGS)
 
