@@ -19,6 +19,7 @@ from purestate._fields import field, static
 from purestate._find import find_tracers
 from purestate._host import host_function, original_error, surface_errors
 from purestate._jit import jit
+from purestate._pack import pack
 from purestate._repr import pformat
 from purestate._state import State
 from purestate._transforms import grad, value_and_grad, vmap
@@ -34,6 +35,7 @@ __all__ = [
     "host_function",
     "jit",
     "original_error",
+    "pack",
     "pformat",
     "prefix",
     "stack",

@@ -21,6 +21,7 @@ __all__ = [
     "is_tracer",
     "is_tracing",
     "laid_out",
+    "laid_out_on",
     "on_partial_evaluation",
     "outermost_trace",
     "own_annotations",
@@ -127,6 +128,18 @@ def laid_out(value: Any, like: Any) -> Any:
         return value
     sharding: Any = jax.sharding  # untyped
     return sharding.reshard(value, like.sharding)
+
+
+def laid_out_on(value: Any, sharding: Any) -> Any:
+    """Return a traced value, laid out on a mesh; None asks for nothing."""
+    if sharding is None:
+        return value
+    kinds = getattr(sharding.mesh, "axis_types", None) or ()
+    if jax.sharding.AxisType.Explicit not in kinds:
+        lax: Any = jax.lax  # untyped
+        return lax.with_sharding_constraint(value, sharding)
+    home: Any = jax.sharding
+    return home.reshard(value, sharding)
 
 
 def on_partial_evaluation(primitive: Any, rule: Callable[..., Any]) -> None:

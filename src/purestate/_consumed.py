@@ -11,6 +11,7 @@ import jax
 
 from purestate._compat import is_tracer
 from purestate._layout import LAYOUT, layout_of
+from purestate._packed import Packed
 from purestate.errors import ConsumedStateError
 
 __all__ = ["Consumed", "consume", "holds_states", "was_deleted"]
@@ -42,7 +43,7 @@ def consume(
             held[_WHO] = mark
             _set_class(value, Consumed)
             return
-    is_state = LAYOUT in kind.__dict__
+    is_state = LAYOUT in kind.__dict__ or kind is Packed
     donated = [value] if is_state and _is_donated(value) else []
     if holds_states:
         found: dict[int, Any] = {}
@@ -79,7 +80,7 @@ def _collect(value: Any, found: dict[int, Any]) -> None:
     else:
         return
     for part in held:
-        is_state = LAYOUT in type(part).__dict__
+        is_state = LAYOUT in type(part).__dict__ or type(part) is Packed
         if (is_state or isinstance(part, list | tuple | dict)) and id(
             part
         ) not in found:
