@@ -29,6 +29,7 @@ __all__ = [
     "result_type",
     "vary",
     "varying_axes",
+    "weakly_typed",
 ]
 
 _SHARED_KEYS = 30  # beyond this, CPython gives each instance a dict of its own [1]
@@ -140,6 +141,12 @@ def laid_out_on(value: Any, sharding: Any) -> Any:
         return lax.with_sharding_constraint(value, sharding)
     home: Any = jax.sharding
     return home.reshard(value, sharding)
+
+
+def weakly_typed(value: Any) -> Any:
+    """Return a traced value of the same dtype, whose type is weak."""
+    conversion: Any = jax.lax.convert_element_type_p  # nothing above it does that
+    return conversion.bind(value, new_dtype=value.dtype, weak_type=True, sharding=None)
 
 
 def on_partial_evaluation(primitive: Any, rule: Callable[..., Any]) -> None:

@@ -43,6 +43,10 @@ def consume(
             held[_WHO] = mark
             _set_class(value, Consumed)
             return
+        if kind is Packed and first and was_deleted(first[0]):
+            held[_WHO] = mark
+            _set_class(value, Consumed)
+            return
     is_state = LAYOUT in kind.__dict__ or kind is Packed
     donated = [value] if is_state and _is_donated(value) else []
     if holds_states:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purestate._compat import is_tracer, laid_out_on
+from purestate._compat import is_tracer, laid_out_on, weakly_typed
 from purestate._layout import LAYOUT
 from purestate._packed import Packed
 from purestate._slots import (
@@ -214,16 +214,9 @@ class Given:
         for part, group in enumerate(spec.groups):
             if new[part] is not old[part]:
                 if group.is_weak:  # an update by index would make it strong
-                    new[part] = _side_by_side(spec, part, leaves, new[part])
+                    new[part] = weakly_typed(new[part])
                 new[part] = laid_out_on(new[part], group.sharding)
         return jax.tree.unflatten(_structure(spec), new)  # type: ignore[no-any-return]
-
-
-def _side_by_side(spec: Spec, part: int, leaves: list[Any], like: Any) -> Any:
-    lead = like.shape[:-1]
-    pairs = zip(spec.slots, leaves, strict=True)
-    rows = [row(slot, leaf, lead) for slot, leaf in pairs if slot.part == part]
-    return jax.lax.concatenate(rows, len(lead))
 
 
 def _is_like(leaf: Any, was: Any) -> bool:
