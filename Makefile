@@ -18,12 +18,12 @@ setup := $(PYTHON) tools/environment.py --venv $(VENV) --goal "$(MAKECMDGOALS)" 
 # The examples of one document share their names, so a file stays in one worker.
 tests := -n $(WORKERS) --dist loadfile -m "not types" tests README.md docs src
 
-.PHONY: help demo test check lint types cov bench clean
+.PHONY: help demo test check lint types cov bench bench-quick clean
 .DEFAULT_GOAL := help
 
 help: ## this list
 	@echo "purestate: make TARGET"
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' Makefile
 
 demo: ## see it work: a jitted method with state, then a small training run
 	@$(setup) demo
@@ -53,11 +53,13 @@ cov: ## the tests again, with coverage by branches
 	$(python) -m coverage combine --quiet
 	$(python) -m coverage report
 
-bench: ## speed against other libraries
+bench: ## speed, against others; writes docs/benchmarks.md
 	@$(setup) bench
-	for script in benchmarks/bench_*.py; do \
-		$(python) $$script $(ARGS) || exit 1; \
-	done
+	$(python) -m benchmarks $(ARGS)
+
+bench-quick: ## the same in a minute, roughly; writes to out/
+	@$(setup) bench
+	$(python) -m benchmarks --quick $(ARGS)
 
 clean: ## remove environments, caches and outputs
 	rm -rf .venv .venv-newest .venv-lowest out build dist htmlcov .coverage \
