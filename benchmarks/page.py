@@ -5,7 +5,6 @@ compare. A benchmark `bench_NAME.py` that offers `show(results)` decides how its
 look, and may offer `SECTION`, its title and a paragraph.
 """
 
-import contextlib
 import importlib
 import json
 import re
@@ -155,7 +154,7 @@ def ran_on(results: Path, names: list[str]) -> str:
 def section(results: Path, name: str) -> list[str]:
     """Return the parts of the page about one result file."""
     module: Any = None
-    with contextlib.suppress(ImportError):  # a result without its script
+    if Path(__file__).with_name(f"bench_{name}.py").exists():
         module = importlib.import_module(f"benchmarks.bench_{name}")
     loaded = report.load(results / f"{name}.json")
     title, text = getattr(module, "SECTION", SECTIONS.get(name, (name, "")))
