@@ -18,8 +18,8 @@ from benchmarks.harness import Results
 
 __all__ = ["figures", "render", "write"]
 
-NOTES = Path(__file__).parent / "notes.md"
 FIRST = ("state", "step", "pack", "mutable", "scaling", "host")
+LAST = ("floor",)
 SECTIONS = {
     "state": (
         "Containers",
@@ -123,14 +123,14 @@ def render(results: Path) -> str:
     ]
     for name in names:
         parts += section(results, name)
-    parts.append(NOTES.read_text().strip())
     return "\n\n".join(parts) + "\n"
 
 
 def found(results: Path) -> list[str]:
     """Return the names of the result files, in the order of the page."""
     names = {path.stem for path in results.glob("*.json")} - {"suite"}
-    return [n for n in FIRST if n in names] + sorted(names - set(FIRST))
+    middle = sorted(names - {*FIRST, *LAST})
+    return [name for name in (*FIRST, *middle, *LAST) if name in names]
 
 
 def ran_on(results: Path, names: list[str]) -> str:
