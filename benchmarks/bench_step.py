@@ -50,7 +50,7 @@ def main() -> None:
         ((201, 0.004), (15, 0.002)),
         lambda quick: len(SIZES) - quick,
         measure,
-        lambda results: "\n".join([LEGEND, vertical(results), budgets(results)]),
+        show,
     )
 
 
@@ -187,15 +187,21 @@ RIVALS: dict[str, Maker] = {
 }
 
 
+def show(results: Any) -> str:
+    """Return the table and the budgets."""
+    return "\n".join([LEGEND, vertical(results), budgets(results)])
+
+
 def vertical(results: Any) -> str:
     """Return a table with a line per rival and a column per size."""
-    rows = [["", *SIZES]]
+    sizes = [size for row, size in results.rows() if row == "step"]
+    rows = [["", *sizes]]
     for rival in RIVALS:
-        found = [results.get("step", size, rival) for size in SIZES]
+        found = [results.get("step", size, rival) for size in sizes]
         cells = [report.number(r.median) if r else "-" for r in found]
         rows.append([rival, *cells])
     spread = ["spread %"]
-    for size in SIZES:
+    for size in sizes:
         kept = [r for r in results.found if r.size == size]
         wide = sorted(
             50 * (q[2] - q[0]) / q[1] for q in (quartiles(r.samples) for r in kept)
