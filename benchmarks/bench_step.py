@@ -79,7 +79,7 @@ def cases(clock: Clock, title: str, leaves: int, floats: int) -> list[Case]:
             code = "step(s); wait(s.f0)"
         elif "packed" in rival:  # a field would be cut out of its buffer
             code = "s = step(s); wait(s)"
-        found.append(Case(rival, f"global s; {code}", scope, waits=True))
+        found.append(Case(rival, f"global s; {code}", scope, waits=floats != FEW))
     return found
 
 
