@@ -6,12 +6,14 @@ Each way is run beside the others until their states can be compared: they must 
 First calls, traces and memory come from a process per way.
 """
 
+import contextlib
 import json
-import resource
+import os
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +148,8 @@ def apart(clock: Clock, workload: Workload) -> None:
         found = json.loads(done.stdout)
         clock.add("first call", name, way, "ms", [found["first"]], 1e3)
         clock.add("traces", name, way, "in 4 steps", [found["traces"]])
-        clock.add("memory", name, way, "MiB", [found["memory"]])
+        if found["memory"]:
+            clock.add("memory", name, way, "MiB", [found["memory"]])
         if way == SLOW:
             clock.add("step", name, way, "us", found["later"], 1e6)
     clock.tell(f"processes ({name})")
@@ -160,19 +163,48 @@ def alone(name: str, title: str, way: str) -> dict[str, Any]:
     workload = next(w for w in WORKLOADS if w.name == name)
     made = WAYS[way](workload, workload.sizes[title])
     jax.block_until_ready(jax.jit(lambda x: x + 1)(1.0))  # jax itself is started
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     times = []
-    for _ in range(STEPS):
-        start = time.perf_counter()
-        made.step()
-        times.append((time.perf_counter() - start) / made.steps)
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with peak_memory() as peak:
+        for _ in range(STEPS):
+            start = time.perf_counter()
+            made.step()
+            times.append((time.perf_counter() - start) / made.steps)
     return {
         "first": times[0] * made.steps,
         "later": times[1:],
         "traces": made.traces,
-        "memory": (after - before) / 1024,
+        "memory": peak() / 2**20,
     }
+
+
+@contextlib.contextmanager
+def peak_memory() -> Iterator[Callable[[], float]]:
+    """Give a function for the most bytes that were resident, beyond those of before.
+
+    A thread looks every millisecond: not every system tells the peak itself.
+    """
+    seen, done = [resident()], threading.Event()
+
+    def look() -> None:
+        while not done.wait(0.001):
+            seen.append(resident())
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield lambda: max(seen) - seen[0]
+    finally:
+        done.set()
+        thread.join()
+        seen.append(resident())
+
+
+def resident() -> int:
+    """Return the bytes of this process that are in memory."""
+    told = Path("/proc/self/statm")
+    if not told.exists():  # not on Linux: nothing is reported
+        return 0
+    return int(told.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def show(results: Results) -> str:

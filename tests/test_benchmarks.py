@@ -52,12 +52,14 @@ def test_committed_results_are_of_a_full_run():
     assert set(quick.values()) == {False}
 
 
-def test_every_benchmark_has_its_result():
+def test_every_committed_result_has_its_script(page):
     scripts = {
         p.stem.removeprefix("bench_") for p in ROOT.glob("benchmarks/bench_*.py")
     }
+    results = set(page.found(RESULTS))
 
-    assert scripts == {path.stem for path in RESULTS.glob("*.json")} - {"suite"}
+    assert set() == results - scripts
+    assert set() == {*page.FIRST, *page.LAST} - results
 
 
 def test_all_ways_of_a_workload_end_in_one_state():

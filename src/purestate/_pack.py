@@ -248,7 +248,11 @@ def unpacked(
         return given[-1].state
 
     def changed(arg: Any) -> Any:
-        if not any(map(_is_packed, jax.tree.leaves(arg, is_leaf=_is_packed))):
+        try:
+            parts = jax.tree.leaves(arg, is_leaf=_is_packed)
+        except Exception:  # noqa: BLE001  # keys that jax cannot sort: it will say so
+            return arg
+        if not any(map(_is_packed, parts)):
             return arg  # a static argument must stay the object that it is
         return jax.tree.map(opened, arg, is_leaf=_is_packed)
 
