@@ -177,6 +177,25 @@ def alone(name: str, title: str, way: str) -> dict[str, Any]:
     }
 
 
+def budget(results: Results) -> str:
+    """Return what a donated push into a large buffer costs beyond a jitted call."""
+    large, small = (f"replay buffer, {title}" for title in ("256 MiB", "1 KiB"))
+    found = [
+        results.get("step", large, "State, donated"),
+        results.get("step", large, "numpy in place"),
+        results.get("step", small, "State, donated"),
+    ]
+    if not all(found):
+        return ""
+    ours, floor, call = (one.median for one in found if one is not None)
+    return (
+        f"A donated push into 256 MiB takes {report.number(ours)} us, in place with "
+        f"numpy and a jitted call\n(the push into 1 KiB) {report.number(floor)} + "
+        f"{report.number(call)} us: {ours / (floor + call):.2f} x, where 1.5 is the "
+        f"budget."
+    )
+
+
 @contextlib.contextmanager
 def peak_memory() -> Iterator[Callable[[], float]]:
     """Give a function for the most bytes that were resident, beyond those of before.
@@ -213,6 +232,7 @@ def show(results: Results) -> str:
     for size in dict.fromkeys(size for _, size in results.rows()):
         blocks.append(size)
         blocks.append("\n".join(report.vertical(results, size, WAYS, COLUMNS)))
+    blocks.append(budget(results))
     return "\n\n".join(blocks)
 
 

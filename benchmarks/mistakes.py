@@ -2,6 +2,8 @@
 
 import functools
 import gc
+import re
+import textwrap
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +24,8 @@ def observed() -> list[list[str]]:
         try:
             found = program()
         except Exception as error:  # noqa: BLE001  # most of them are here to fail
-            found = f"{type(error).__name__}: {str(error).splitlines()[0][:90]}"
+            text = re.sub(r" at \S+:\d+", "", str(error).splitlines()[0])
+            found = f"{type(error).__name__}: {textwrap.shorten(text, 90)}"
         rows.append([way, done, found])
     return rows
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import plots, report
-from benchmarks.harness import Results
+from benchmarks.harness import Result, Results, ratio
 
 __all__ = ["figures", "render", "write"]
 
@@ -72,9 +72,9 @@ PURE = (
         ("ps.jit", "NamedTuple"),
     ),
     (
-        "a step of Adam on an MLP; beside an object that is assigned outside of jit",
-        ("mutable", "step", "Adam on an MLP, 32 x 64 x 1"),
-        ("State, donated", "object, assigned outside"),
+        "update running statistics; beside an object that is assigned outside of jit",
+        ("mutable", "step", "running statistics, 8 floats"),
+        ("State, replace", "object, assigned outside"),
     ),
     (
         "push into 256 MiB and sample, donated; beside numpy in place",
@@ -179,28 +179,37 @@ def markdown(rows: list[list[str]]) -> str:
 
 
 class _Figures:
-    """Reads single numbers out of result files."""
+    """Reads single results out of result files."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.loaded: dict[str, Results] = {}
 
-    def __call__(self, name: str, row: str, size: str, rival: str) -> float:
+    def result(self, name: str, row: str, size: str, rival: str) -> Result | None:
+        """Return one result, None if there is none."""
         if name not in self.loaded:
             path = self.folder / f"{name}.json"
             self.loaded[name] = report.load(path) if path.exists() else Results()
-        result = self.loaded[name].get(row, size, rival)
+        return self.loaded[name].get(row, size, rival)
+
+    def __call__(self, name: str, row: str, size: str, rival: str) -> float:
+        result = self.result(name, row, size, rival)
         return float("nan") if result is None else result.median
 
 
 def pure(folder: Path) -> str:
     """Return the five rows that answer the first question."""
     get = _Figures(folder)
-    lines = [["what", "purestate, µs", "the other, µs", "ratio"]]
+    lines = [["what", "purestate, µs", "the other, µs", "ratio", "quartiles"]]
     for what, (name, row, size), rivals in PURE:
-        ours, theirs = (get(name, row, size, rival) for rival in rivals)
-        numbers = map(report.number, (ours, theirs, ours / theirs))
-        lines.append([what, *numbers])
+        pair = [get.result(name, row, size, rival) for rival in rivals]
+        found = ratio(pair[:1], pair[1:])
+        if found is None:
+            lines.append([what, "-", "-", "-", "-"])
+            continue
+        medians = [report.number(one.median) for one in pair if one is not None]
+        low, middle, high = map(report.number, found)
+        lines.append([what, *medians, middle, f"{low} to {high}"])
     return markdown(lines)
 
 
