@@ -3,7 +3,8 @@
 The suite, `python -m benchmarks`, runs each `benchmarks/bench_*.py` in a process of its
 own. All that it asks of one: it takes `--quick` and `--out FILE`, prints its tables,
 tells on stderr how far it is, and writes a result file with `report.save`. To join the
-suite, put such a file here.
+suite, put such a file here. For the page it may offer `show(results)`, which returns
+its tables, and `SECTION`, a title and a paragraph; see `page`.
 """
 
 import argparse
