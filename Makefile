@@ -18,12 +18,12 @@ setup := $(PYTHON) tools/environment.py --venv $(VENV) --goal "$(MAKECMDGOALS)" 
 # The examples of one document share their names, so a file stays in one worker.
 tests := -n $(WORKERS) --dist loadfile -m "not types" tests README.md docs src
 
-.PHONY: help demo test test-gpu check lint types cov bench clean
+.PHONY: help demo test test-gpu check lint types cov bench bench-quick clean
 .DEFAULT_GOAL := help
 
 help: ## this list
 	@echo "purestate: make TARGET"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' Makefile
 
 demo: ## see it work: a jitted method with state, then two small training runs
 	@$(setup) demo
@@ -62,11 +62,13 @@ test-gpu: ## laws, donation and host functions on the GPU of this machine
 		tests/test_donation.py tests/test_host_laws.py tests/test_host_calls.py \
 		tests/test_host_grad.py $(ARGS)
 
-bench: ## speed against other libraries
+bench: ## speed, against others; writes docs/benchmarks.md
 	@$(setup) bench
-	for script in benchmarks/bench_*.py; do \
-		$(python) $$script $(ARGS) || exit 1; \
-	done
+	$(python) -m benchmarks $(ARGS)
+
+bench-quick: ## the same in a minute, roughly; writes to out/
+	@$(setup) bench
+	$(python) -m benchmarks --quick $(ARGS)
 
 clean: ## remove environments, caches and outputs
 	rm -rf .venv .venv-newest .venv-lowest out build dist htmlcov .coverage \

@@ -199,6 +199,11 @@ def table(results: Any, rows: list[tuple[str, str]]) -> str:
     return "\n".join(report.aligned(lines, left=2))
 
 
+def show(results: Any) -> str:
+    """Return the table and the budgets, for the page of all benchmarks."""
+    return f"{LEGEND}\n{table(results, results.rows())}\n{budgets(results)}"
+
+
 def budgets(results: Any) -> str:
     """Return what is promised beside what was measured."""
     lines = [["", "budget", "measured", ""]]

@@ -7,7 +7,6 @@ arrays, except for pickling, where they are short strings: pickling an array cos
 more than what holds it.
 """
 
-import argparse
 import gc
 import pickle
 import sys
@@ -23,13 +22,14 @@ import jax
 import jax.numpy as jnp
 
 import purestate as ps
-from benchmarks import budgets, imports, report
-from benchmarks.harness import Case, Clock, machine, progress, versions
+from benchmarks import budgets, imports, report, script
+from benchmarks.harness import Case, Clock, Results
 from benchmarks.libraries import LIBRARIES, Container
 
 SIZES = 4, 16, 64
 PEERS = [x.package for x in LIBRARIES if x.package is not None]
 RIVALS = [library.name for library in LIBRARIES]
+DEEP = "333 x 3 leaves"
 NESTED = ["purestate", "register_dc", "dict"]
 TRACED = ["ps of a dict", "ps 300 fields", "dict"]
 LEGEND = """\
@@ -41,60 +41,50 @@ dataclass: the standard library's, not frozen, not a pytree.
 register_dc: a frozen one that jax.tree_util.register_dataclass has registered.
 spread: half the distance between the quartiles, for the middle and the worst rival.
 """
-ROWS = 14  # per size
+ROWS = 16  # per size
 
 
 def main() -> None:
     """Measure, print the tables and the budgets, write the result file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a rough run, under 60 s")
-    parser.add_argument("--out", type=Path, help="the result file")
-    chosen = parser.parse_args()
-    packages = ["jax", "jaxlib", "numpy", *PEERS]
-    about = {
-        "what": "state",
-        "quick": chosen.quick,
-        "machine": f"{machine()}, jax on {jax.default_backend()}",
-        "versions": {"purestate": ps.__version__, **versions(packages)},
-    }
-    shown = ", ".join(f"{k} {v}" for k, v in about["versions"].items())
-    print(f"{about['machine']}\n{shown}\n", flush=True)
+    script.run(
+        "state",
+        __doc__.splitlines()[0],
+        PEERS,
+        ((151, 0.001), (11, 0.0003)),
+        lambda quick: ROWS * (1 if quick else len(SIZES)) + 9,
+        measure,
+        show,
+    )
 
-    rounds, seconds = (25, 0.0005) if chosen.quick else (151, 0.001)
-    with progress(ROWS * len(SIZES) + 6) as tell:
-        clock = Clock(rounds, seconds, tell)
-        for size in SIZES:
-            measure_size(clock, size)
-        measure_nested(clock)
-        measure_tracing(clock)
-        imports.measure(clock, LIBRARIES[:1] if chosen.quick else LIBRARIES, rounds=5)
 
-    results = clock.results
-    print(LEGEND)
-    sizes = [fields(size) for size in SIZES]
-    print(report.tables(results, RIVALS, sizes), end="\n\n")
-    print(report.tables(results, NESTED, ["333 x 3 leaves"]), end="\n\n")
-    print(report.tables(results, TRACED, ["300 leaves"]), end="\n\n")
-    print(report.tables(results, ["jax", *RIVALS], [imports.SIZE]), end="\n\n")
-    for where, why in results.failed.items():
-        print(f"not measured: {where}: {why}")
-    print(budgets.lines(results, sizes))
-    path = chosen.out or default_path(about)
-    report.save(path, about, results)
-    print(f"\n{path}")
+def measure(clock: Clock, quick: bool) -> None:
+    """Compare all libraries, in a quick run at 16 fields only."""
+    for size in SIZES if not quick else SIZES[1:2]:
+        measure_size(clock, size)
+    measure_nested(clock)
+    measure_tracing(clock)
+    rounds, libraries = (2, LIBRARIES[:1]) if quick else (5, LIBRARIES)
+    imports.measure(clock, libraries, rounds=rounds)
+
+
+def show(results: Results) -> str:
+    """Return the tables and the budgets."""
+    measured = {size for _, size in results.rows()}
+    sizes = [size for size in map(fields, SIZES) if size in measured]
+    parts = [
+        LEGEND,
+        report.tables(results, RIVALS, sizes),
+        report.tables(results, NESTED, [DEEP]),
+        report.tables(results, TRACED, ["300 leaves"]),
+        report.tables(results, ["jax", *RIVALS], [imports.SIZE]),
+        budgets.lines(results, sizes),
+    ]
+    return "\n\n".join(parts)
 
 
 def fields(size: int) -> str:
     """Return the title of the table for containers of `size` fields."""
     return f"{size} fields"
-
-
-def default_path(about: dict[str, Any]) -> Path:
-    """Return where the results go: a name with the versions that matter most."""
-    found = about["versions"]
-    name = f"state-python{found['python']}-jax{found['jax']}"
-    quick = "-quick" if about["quick"] else ""
-    return Path(__file__).parent / "results" / f"{name}{quick}.json"
 
 
 def measure_size(clock: Clock, size: int) -> None:
@@ -123,6 +113,8 @@ def measure_size(clock: Clock, size: int) -> None:
     compare("unflatten", (c.case("unflatten(leaves)") for c in trees))
     compare("tree.map", (c.case("jax.tree.map(same, s)") for c in trees))
     compare("replace one", (c.case(c.replaced) for c in made))
+    compare("at one", (c.case(c.placed) for c in made if c.library.at))
+    compare("draft one", (c.case(c.drafted) for c in made if c.library.draft))
     compare("attribute read", (c.case(f"s.{c.middle}", 50) for c in made))
     compare("the same, unflattened", (c.case(f"rebuilt.{c.middle}", 50) for c in trees))
     compare("method lookup", (c.case("s.method", 50) for c in made))
@@ -176,7 +168,7 @@ def memory_of(c: Container, count: int = 500) -> float:
 
 def measure_nested(clock: Clock) -> None:
     """Compare a list of 333 containers with three leaves each, inside one."""
-    title = "333 x 3 leaves"
+    title = DEEP
     state, registered = nested_classes(ps.State), nested_classes(None)
     makers: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
         "purestate": state,
@@ -195,15 +187,23 @@ def measure_nested(clock: Clock) -> None:
             "flatten": jax.tree.flatten,
             "unflatten": treedef.unflatten,
             "step": jax.jit(eval(f"lambda q: {first}")),
+            "same": lambda leaf: leaf,
+            "jax": jax,
         }
     for row, statement in (
         ("flatten", "flatten(tree)"),
         ("unflatten", "unflatten(leaves)"),
+        ("tree.map", "jax.tree.map(same, tree)"),
         ("jit call", "step(tree).block_until_ready()"),
         ("jit call, wall time", "step(tree).block_until_ready()"),
     ):
         cases = [Case(k, statement, v, waits="wall" in row) for k, v in scopes.items()]
         clock.compare(row, title, cases)
+    deep = "tree.at(lambda t: t.xs[5].a).set(0)"
+    draft = "with tree.draft() as new:\n    new.xs[5].a = 0"
+    ours = scopes["purestate"]
+    clock.compare("at one", title, [Case("purestate", deep, ours)])
+    clock.compare("draft one", title, [Case("purestate", draft, ours)])
 
 
 def nested_classes(base: type | None) -> tuple[type, type]:

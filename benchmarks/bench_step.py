@@ -7,7 +7,7 @@ timed is the call itself. The loop feeds each result into the next call, as trai
 does, and waits for it.
 """
 
-import argparse
+import collections
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,22 +16,12 @@ from typing import Any
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import collections
-
 import jax
 import jax.numpy as jnp
 
 import purestate as ps
-from benchmarks import report
-from benchmarks.harness import (
-    Case,
-    Clock,
-    machine,
-    progress,
-    quartiles,
-    ratio,
-    versions,
-)
+from benchmarks import report, script
+from benchmarks.harness import Case, Clock, quartiles, ratio
 
 PEERS = ["flax", "equinox"]
 FEW = 4  # floats in a leaf so small that jax computes in the calling thread
@@ -39,6 +29,7 @@ FEW = 4  # floats in a leaf so small that jax computes in the calling thread
 SIZES = {
     "6 leaves": (6, FEW),
     "100 leaves": (100, FEW),
+    "1000 leaves": (1000, FEW),
     "6 leaves of 4 MiB": (6, 1 << 20),
 }
 LEGEND = """\
@@ -52,38 +43,23 @@ Maker = Callable[[int, list[Any]], tuple[Any, Callable[[Any], Any]]]
 
 def main() -> None:
     """Measure, print the tables and the budgets, write the result file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a rough run, under 20 s")
-    parser.add_argument("--out", type=Path, help="the result file")
-    chosen = parser.parse_args()
-    about = {
-        "what": "step",
-        "quick": chosen.quick,
-        "machine": f"{machine()}, jax on {jax.default_backend()}",
-        "versions": {
-            "purestate": ps.__version__,
-            **versions(["jax", "jaxlib", "numpy", *PEERS]),
-        },
-    }
-    shown = ", ".join(f"{k} {v}" for k, v in about["versions"].items())
-    print(f"{about['machine']}\n{shown}\n", flush=True)
-    rounds, seconds = (25, 0.002) if chosen.quick else (201, 0.004)
-    with progress(len(SIZES)) as tell:
-        clock = Clock(rounds, seconds, tell)
-        for title, (leaves, floats) in SIZES.items():
-            clock.compare("step", title, cases(clock, title, leaves, floats))
-    results = clock.results
-    print(LEGEND)
-    print(vertical(results))
-    for where, why in results.failed.items():
-        print(f"not measured: {where}: {why}")
-    print(budgets(results))
-    found = about["versions"]
-    name = f"step-python{found['python']}-jax{found['jax']}"
-    quick = "-quick" if chosen.quick else ""
-    path = chosen.out or Path(__file__).parent / "results" / f"{name}{quick}.json"
-    report.save(path, about, results)
-    print(f"\n{path}")
+    script.run(
+        "step",
+        __doc__.splitlines()[0],
+        PEERS,
+        ((201, 0.004), (15, 0.002)),
+        lambda quick: len(SIZES) - quick,
+        measure,
+        show,
+    )
+
+
+def measure(clock: Clock, quick: bool) -> None:
+    """Compare all rivals at each size."""
+    for title, (leaves, floats) in SIZES.items():
+        if quick and leaves > 100:
+            continue
+        clock.compare("step", title, cases(clock, title, leaves, floats))
 
 
 def cases(clock: Clock, title: str, leaves: int, floats: int) -> list[Case]:
@@ -98,10 +74,12 @@ def cases(clock: Clock, title: str, leaves: int, floats: int) -> list[Case]:
             continue
         scope = {"s": state, "step": step, "wait": jax.block_until_ready}
         # nnx changes its module in place and returns none.
-        code = (
-            "step(s); wait(s.f0)" if rival == "nnx.jit" else "s = step(s); wait(s.f0)"
-        )
-        found.append(Case(rival, f"global s; {code}", scope, waits=True))
+        code = "s = step(s); wait(s.f0)"
+        if rival == "nnx.jit":
+            code = "step(s); wait(s.f0)"
+        elif "packed" in rival:  # a field would be cut out of its buffer
+            code = "s = step(s); wait(s)"
+        found.append(Case(rival, f"global s; {code}", scope, waits=floats != FEW))
     return found
 
 
@@ -122,6 +100,16 @@ def purestate(jit: Callable[..., Any], **options: Any) -> Maker:
     def make(count: int, values: list[Any]) -> Any:
         step = jit(lambda s: s.replace(f0=s.f0 + 1), **options)
         return state_class(count)(*values), step
+
+    return make
+
+
+def packed(**options: Any) -> Maker:
+    """Return a maker for a packed State under `ps.jit`."""
+
+    def make(count: int, values: list[Any]) -> Any:
+        state, step = purestate(ps.jit, **options)(count, values)
+        return ps.pack(state), step
 
     return make
 
@@ -185,6 +173,8 @@ RIVALS: dict[str, Maker] = {
     "jax.jit on a State": purestate(jax.jit),
     "ps.jit, donated": purestate(ps.jit, donate=True),
     "jax.jit on a State, donated": purestate(jax.jit, donate_argnums=0),
+    "ps.jit, packed": packed(),
+    "ps.jit, packed, donated": packed(donate=True),
     "NamedTuple": named_tuple(),
     "NamedTuple, donated": named_tuple(donate_argnums=0),
     "flax.struct": flax_struct(),
@@ -197,15 +187,21 @@ RIVALS: dict[str, Maker] = {
 }
 
 
+def show(results: Any) -> str:
+    """Return the table and the budgets."""
+    return "\n".join([LEGEND, vertical(results), budgets(results)])
+
+
 def vertical(results: Any) -> str:
     """Return a table with a line per rival and a column per size."""
-    rows = [["", *SIZES]]
+    sizes = [size for row, size in results.rows() if row == "step"]
+    rows = [["", *sizes]]
     for rival in RIVALS:
-        found = [results.get("step", size, rival) for size in SIZES]
+        found = [results.get("step", size, rival) for size in sizes]
         cells = [report.number(r.median) if r else "-" for r in found]
         rows.append([rival, *cells])
     spread = ["spread %"]
-    for size in SIZES:
+    for size in sizes:
         kept = [r for r in results.found if r.size == size]
         wide = sorted(
             50 * (q[2] - q[0]) / q[1] for q in (quartiles(r.samples) for r in kept)

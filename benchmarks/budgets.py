@@ -43,6 +43,7 @@ def lines(results: Results, sizes: Sequence[str]) -> str:
         (names, who, rival, limit, f"{n} fields")
         for names, who, rival, limit, counts in _RATIOS
         for n in counts
+        if f"{n} fields" in sizes
     ]
     for names, who, rival, limit, size in (*ratios, *_NESTED):
         what = f"{' + '.join(names)}: {who} / {rival}"

@@ -34,6 +34,8 @@ class Library:
         extra: arguments for those.
         positional: whether it takes arguments by position.
         is_pytree: whether jax looks into it.
+        at: an expression that updates a place found by a function or a name.
+        draft: statements that update through assignment.
     """
 
     name: str
@@ -46,15 +48,19 @@ class Library:
     extra: tuple[tuple[str, str], ...] = ()
     positional: bool = True
     is_pytree: bool = True
+    at: str = ""
+    draft: str = ""
 
 
 _STATE = None, "import purestate as ps", "class S(ps.State):"
 _STATIC = ("g0: int = ps.static(default=1)", "g1: str = ps.static(default='relu')")
 _REPLACE = "s.replace({f}=v)"
+_AT = "s.at(lambda t: t.{f}).set(v)"
+_DRAFT = "with s.draft() as new:\n    new.{f} = v"
 _DATACLASS = "dataclasses.replace(s, {f}=v)"
 
 LIBRARIES = (
-    Library("purestate", *_STATE, _REPLACE),
+    Library("purestate", *_STATE, _REPLACE, at=_AT, draft=_DRAFT),
     Library("ps object", *_STATE, _REPLACE, annotation="object"),
     Library(
         "ps 2 static",
@@ -100,6 +106,7 @@ LIBRARIES = (
         "import equinox as eqx",
         "class S(eqx.Module):",
         "eqx.tree_at(lambda t: t.{f}, s, v)",
+        at="eqx.tree_at(lambda t: t.{f}, s, v)",
     ),
     Library(
         "chex",
@@ -115,6 +122,7 @@ LIBRARIES = (
         "import jax_dataclasses as jdc",
         "@jdc.pytree_dataclass\nclass S:",
         "jdc.replace(s, {f}=v)",
+        draft="with jdc.copy_and_mutate(s) as new:\n    new.{f} = v",
     ),
     Library(
         "simple_pytree",
@@ -129,6 +137,7 @@ LIBRARIES = (
         "import sepes as sp",
         "@sp.autoinit\nclass S(sp.TreeClass):",
         "s.at['{f}'].set(v)",
+        at="s.at['{f}'].set(v)",
     ),
     Library(
         "penzai",
@@ -184,6 +193,16 @@ class Container:
     def middle(self) -> str:
         """The field that is read and replaced."""
         return self.fields[self.size // 2]
+
+    @property
+    def placed(self) -> str:
+        """An expression that updates the middle field through its place."""
+        return self.library.at.format(f=self.middle)
+
+    @property
+    def drafted(self) -> str:
+        """Statements that assign the middle field of a copy."""
+        return self.library.draft.format(f=self.middle)
 
     @property
     def replaced(self) -> str:

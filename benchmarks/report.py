@@ -6,13 +6,24 @@ size and rival, a sample per round, and `failed` says what was not measured and 
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Result, Results, quartiles
 
-__all__ = ["aligned", "changes", "load", "number", "save", "tables"]
+__all__ = [
+    "about",
+    "aligned",
+    "changes",
+    "everything",
+    "load",
+    "number",
+    "save",
+    "slope",
+    "tables",
+    "vertical",
+]
 
 
 def save(path: Path, about: dict[str, Any], results: Results) -> None:
@@ -49,6 +60,32 @@ def load(path: Path) -> Results:
         for r in content["results"]
     ]
     return Results(found, content["failed"])
+
+
+def about(path: Path) -> dict[str, Any]:
+    """Return what a result file says of what ran where."""
+    found: dict[str, Any] = json.loads(path.read_text())["about"]
+    return found
+
+
+def everything(results: Results) -> str:
+    """Return a table for each size, with all rivals that have a result there."""
+    rivals = list(dict.fromkeys(r.rival for r in results.found))
+    return tables(results, rivals, list(dict.fromkeys(s for _, s in results.rows())))
+
+
+def vertical(
+    results: Results, size: str, rivals: Iterable[str], rows: Sequence[str]
+) -> list[str]:
+    """Return a table with a line per rival and a column per row, for one size."""
+    units = {r.row: r.unit for r in results.found}
+    shown = [row for row in rows if (row, size) in results.rows()]
+    lines = [["", *(f"{row}, {units[row]}" for row in shown)]]
+    for rival in rivals:
+        found = [results.get(row, size, rival) for row in shown]
+        if any(found):
+            lines.append([rival, *(number(r.median) if r else "-" for r in found)])
+    return aligned(lines)
 
 
 def tables(results: Results, rivals: Sequence[str], sizes: Sequence[str]) -> str:
@@ -90,6 +127,25 @@ def changes(before: Results, after: Results) -> str:
     return "\n".join(aligned(lines))
 
 
+def slope(results: Results, row: str, rival: str) -> str:
+    """Return by how much a rival's median grows per unit of a size that is a number.
+
+    The fit is by least squares of relative distances, so that the large sizes do not
+    decide alone.
+    """
+    found = [r for r in results.found if (r.row, r.rival) == (row, rival)]
+    points = [(float(r.size), r.median) for r in found]
+    if len(points) < 2:
+        return "-"
+    weights = [1 / y**2 for _, y in points]
+    total = sum(weights)
+    x0 = sum(w * x for w, (x, _) in zip(weights, points, strict=True)) / total
+    y0 = sum(w * y for w, (_, y) in zip(weights, points, strict=True)) / total
+    pairs = list(zip(weights, points, strict=True))
+    above = sum(w * (x - x0) * (y - y0) for w, (x, y) in pairs)
+    return f"{above / sum(w * (x - x0) ** 2 for w, (x, _) in pairs):.2g}"
+
+
 def aligned(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
     """Return rows as lines with aligned columns, the first `left` ones flush left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -104,6 +160,10 @@ def aligned(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
 
 def number(value: float) -> str:
     """Return a positive number with about three digits that mean something."""
+    if value != value:
+        return "-"
+    if value == round(value) and value < 1000:
+        return f"{value:.0f}"
     digits = (
         4
         if value < 0.1

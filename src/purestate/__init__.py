@@ -25,6 +25,7 @@ from purestate._host import (
     surface_errors,
 )
 from purestate._jit import jit
+from purestate._pack import pack
 from purestate._repr import pformat
 from purestate._state import State
 from purestate._transforms import grad, value_and_grad, vmap
@@ -42,6 +43,7 @@ __all__ = [
     "host_function",
     "jit",
     "original_error",
+    "pack",
     "pformat",
     "prefix",
     "stack",

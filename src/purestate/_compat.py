@@ -21,6 +21,7 @@ __all__ = [
     "is_tracer",
     "is_tracing",
     "laid_out",
+    "laid_out_on",
     "on_partial_evaluation",
     "outermost_trace",
     "own_annotations",
@@ -29,6 +30,7 @@ __all__ = [
     "splits_in_loops",
     "vary",
     "varying_axes",
+    "weakly_typed",
 ]
 
 _SHARED_KEYS = 30  # beyond this, CPython gives each instance a dict of its own [1]
@@ -128,6 +130,24 @@ def laid_out(value: Any, like: Any) -> Any:
         return value
     sharding: Any = jax.sharding  # untyped
     return sharding.reshard(value, like.sharding)
+
+
+def laid_out_on(value: Any, sharding: Any) -> Any:
+    """Return a traced value, laid out on a mesh; None asks for nothing."""
+    if sharding is None:
+        return value
+    kinds = getattr(sharding.mesh, "axis_types", None) or ()
+    if jax.sharding.AxisType.Explicit not in kinds:
+        lax: Any = jax.lax  # untyped
+        return lax.with_sharding_constraint(value, sharding)
+    home: Any = jax.sharding
+    return home.reshard(value, sharding)
+
+
+def weakly_typed(value: Any) -> Any:
+    """Return a traced value of the same dtype, whose type is weak."""
+    conversion: Any = jax.lax.convert_element_type_p  # nothing above it does that
+    return conversion.bind(value, new_dtype=value.dtype, weak_type=True, sharding=None)
 
 
 def on_partial_evaluation(primitive: Any, rule: Callable[..., Any]) -> None:

@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 import jax
 
 from purestate._compat import is_tracer
-from purestate._layout import LAYOUT, layout_of
+from purestate._layout import LAYOUT, Aux, layout_of
+from purestate._packed import Packed
 from purestate.errors import ConsumedStateError
 
 __all__ = ["Consumed", "consume", "holds_states", "was_deleted"]
@@ -42,18 +43,62 @@ def consume(
             held[_WHO] = mark
             _set_class(value, Consumed)
             return
-    is_state = LAYOUT in kind.__dict__
-    donated = [value] if is_state and _is_donated(value) else []
+        if kind is Packed and first and was_deleted(first[0]):
+            held[_WHO] = mark
+            _set_class(value, Consumed)
+            return
+    is_state = LAYOUT in kind.__dict__ or kind is Packed
     if holds_states:
-        found: dict[int, Any] = {}
-        _collect(value, found)
-        parts = (part for part in found.values() if part is not None)
-        donated += [part for part in parts if _is_donated(part)]
+        donated = _donated_parts(value)
+    else:
+        donated = [value] if is_state and _is_donated(value) else []
     for part in donated:
         own = type(part)
+        if own is Consumed:
+            continue  # it stood in two places
         _mark(part, kind if is_state else own, function)
         if own is kind and type(part) is Consumed:
             seen[kind] = (kind, kind, function)
+
+
+def _donated_parts(value: Any) -> list[Any]:
+    """Return the States in a value, itself included, that lost a buffer.
+
+    All are asked before one is marked: what holds no array itself asks its leaves.
+    """
+    found, waiting = [], [value]
+    while waiting:
+        part = waiting.pop()
+        kind = type(part)
+        if kind in _state_types or _is_state_type(kind):
+            gone = False
+            for held in part.__dict__.values():
+                inner = type(held)
+                if inner in _array_types:
+                    gone = gone or held.is_deleted()
+                elif inner not in _ATOMS:
+                    waiting.append(held)
+            if gone or _is_donated(part):
+                found.append(part)
+        elif kind is dict or isinstance(part, dict):
+            waiting.extend(part.values())
+        elif kind is list or isinstance(part, list | tuple):
+            waiting.extend(part)
+        elif kind is Packed and _is_donated(part):
+            found.append(part)
+    return found
+
+
+# State classes that were met: jax keeps them for ever, so this adds nothing to that.
+_state_types: set[type] = set()
+_ATOMS = frozenset({Aux, type(None), bool, int, float, complex, str})
+
+
+def _is_state_type(kind: type) -> bool:
+    if LAYOUT not in kind.__dict__:
+        return False
+    _state_types.add(kind)
+    return True
 
 
 _array_types: set[type] = set()  # jax's concrete arrays, as they are met
@@ -79,7 +124,7 @@ def _collect(value: Any, found: dict[int, Any]) -> None:
     else:
         return
     for part in held:
-        is_state = LAYOUT in type(part).__dict__
+        is_state = LAYOUT in type(part).__dict__ or type(part) is Packed
         if (is_state or isinstance(part, list | tuple | dict)) and id(
             part
         ) not in found:

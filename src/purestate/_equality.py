@@ -28,7 +28,15 @@ from purestate.errors import (
     UnhashableStateError,
 )
 
-__all__ = ["are_equal", "copied", "deep_copied", "hashed", "pickled", "unpickle"]
+__all__ = [
+    "are_equal",
+    "copied",
+    "deep_copied",
+    "hashed",
+    "pickled",
+    "same_leaf",
+    "unpickle",
+]
 
 
 def are_equal(a: Any, b: Any) -> bool:
@@ -55,7 +63,7 @@ def are_equal(a: Any, b: Any) -> bool:
     if first[1] != second[1]:
         return False
     pairs = zip(first[0], second[0], strict=True)
-    return all(_same_leaf(x, y) for (_, x), (_, y) in pairs)
+    return all(same_leaf(x, y) for (_, x), (_, y) in pairs)
 
 
 def _compared(self: Any, layout: Layout) -> Any:
@@ -67,7 +75,8 @@ def _compared(self: Any, layout: Layout) -> Any:
     return new_instance(layout.cls, values | {AUX: None})
 
 
-def _same_leaf(a: Any, b: Any) -> bool:
+def same_leaf(a: Any, b: Any) -> bool:
+    """Return whether two leaves have one type and the same values."""
     if a is b and not hasattr(a, "dtype"):
         return True
     if not (hasattr(a, "dtype") and hasattr(b, "dtype")):

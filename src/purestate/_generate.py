@@ -131,7 +131,8 @@ class _Body:
                 "if _ps_frame(1).f_code in _ps_replacers:",
                 "    return _ps_adopt(_ps_self, _ps_frame(1))",
             ]
-        body = [line for spec in taken for line in self.value(spec)]
+        body = [*self.required(taken)]
+        body += [line for spec in taken for line in self.value(spec)]
         body += [
             "if _ps_type(_ps_self) is not _ps_cls:",
             "    _ps_scope = _ps_locals()",
@@ -147,18 +148,29 @@ class _Body:
             "    raise",
         ]
 
+    def required(self, taken: list[dataclasses.Field[Any]]) -> list[str]:
+        """Return one test for all fields that no later line would find missing."""
+        unchecked = [
+            spec.name
+            for spec in taken
+            if spec.init
+            and spec.default is spec.default_factory is _MISSING
+            and (
+                spec.name in self.layout.converters
+                or spec.name not in self.layout.arrays
+            )
+        ]
+        tests = " or ".join(f"{name} is _ps_no" for name in unchecked)
+        lines = ["_ps_no = _ps_missing", f"if {tests}: _ps_need(_ps_layout)"]
+        return lines if unchecked else []
+
     def value(self, spec: dataclasses.Field[Any]) -> list[str]:
         name = spec.name
-        required = spec.default is spec.default_factory is _MISSING
         lines = []
         if not spec.init:
             lines += [f"{name} = {self.made(spec)}"]
         elif spec.default_factory is not _MISSING:
             lines += [f"if {name} is _ps_missing: {name} = _ps_factory_{name}()"]
-        elif required and (
-            name in self.layout.converters or name not in self.layout.arrays
-        ):
-            lines += [f"if {name} is _ps_missing: _ps_need(_ps_layout)"]
         if name in self.layout.converters:
             lines += [f"{name} = _ps_converted(_ps_layout, {name!r}, {name})"]
         if name in self.layout.arrays:

@@ -17,13 +17,13 @@ from purestate._consumed import consume
 from purestate._explain import explain, is_donated_twice, without_shared_buffers
 from purestate._host._failures import note_call, raise_original
 from purestate._layout import LAYOUT
+from purestate._packed import JITTED, Packed
 from purestate._parameters import Parameters, as_tuple
 from purestate._tracing import Watch
 from purestate.errors import JitDeclarationError
 
 __all__ = ["jit"]
 
-_JITTED = "__purestate_jitted__"  # on a function that ps.jit returned: itself
 _COMPILED = "__purestate_compiled__"  # on a method: itself, and what it was jitted to
 _DEFAULTS: dict[str, Any] = {"donate": False, "static_argnames": (), "wait": True}
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -123,7 +123,7 @@ def jit(
     if isinstance(fn, property):
         getter: Any = fn.fget
         return property(jit(getter, **settings), fn.fset, fn.fdel, fn.__doc__)
-    if isinstance(fn, types.MethodType) and LAYOUT in type(fn.__self__).__dict__:
+    if isinstance(fn, types.MethodType) and _is_state(fn.__self__):
         return _bound(fn.__self__, fn.__func__, settings)
     if LAYOUT in type(fn).__dict__ and callable(fn):
         return _bound(fn, type(fn).__call__, settings)
@@ -149,6 +149,10 @@ def _bound(state: Any, function: Any, settings: dict[str, Any]) -> Any:
     return bound
 
 
+def _is_state(value: Any) -> bool:
+    return LAYOUT in type(value).__dict__ or type(value) is Packed
+
+
 def _is_told_by_repr(value: Any) -> bool:
     if isinstance(value, tuple | list):
         return all(map(_is_told_by_repr, value))
@@ -163,7 +167,7 @@ def _name_of(fn: Any) -> str:
 
 def _for_all_instances(function: Any, settings: dict[str, Any]) -> Any:
     # `functools.wraps` copies attributes: each tells which function it is about.
-    if getattr(function, _JITTED, None) is function and settings == _DEFAULTS:
+    if getattr(function, JITTED, None) is function and settings == _DEFAULTS:
         return function
     if not all(map(_is_told_by_repr, settings.values())):
         return _compiled(function, **settings)  # shardings and the like
@@ -273,7 +277,7 @@ def _compiled(
         setattr(call, method, getattr(jitted, method))
     if not hasattr(fn, "__name__"):  # a partial object, an instance
         call.__name__ = call.__qualname__ = name
-    setattr(call, _JITTED, call)
+    setattr(call, JITTED, call)
     return call  # type: ignore[no-any-return]
 
 

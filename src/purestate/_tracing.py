@@ -20,6 +20,8 @@ from purestate._diff import Difference, diff, told_apart
 from purestate._host._failures import count_calls
 from purestate._layout import LAYOUT
 from purestate._open import copied_containers, is_same
+from purestate._pack import Given, packed_again, unpacked
+from purestate._packed import Packed
 from purestate.errors import (
     InPlaceWarning,
     LostUpdateWarning,
@@ -95,17 +97,20 @@ class Watch:
 
         @functools.wraps(self.function)
         def traced(*args: Any, **kwargs: Any) -> Any:
-            if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
-                return self.function(*args, **kwargs)  # a plain call, no trace
-            self._count_trace(args, kwargs)
             for place in self.donated:
                 place.note(args, kwargs)
-            before = _remembered(args[0]) if args else None
+            is_packed = bool(args) and type(args[0]) is Packed
+            args, kwargs, given = unpacked(args, kwargs)
+            if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+                out = self.function(*args, **kwargs)  # a plain call, no trace
+                return packed_again(out, given) if given else out
+            self._count_trace(args, kwargs)
+            before = _remembered(args[0], is_packed) if args else None
             calls = count_calls()
             out = self.function(*args, **kwargs)
             self.calls_host = self.calls_host or calls != count_calls()
-            self._compare(before, args, kwargs, out)
-            return out
+            self._compare(before, args, kwargs, out, given if is_packed else [])
+            return packed_again(out, given) if given else out
 
         if not hasattr(self.function, "__name__"):  # what profilers show
             traced.__name__ = self.name.rpartition(".")[2]
@@ -124,15 +129,24 @@ class Watch:
             _warn(RetraceWarning(self.name, count, "\n".join(map(str, changes))))
 
     def _compare(
-        self, given: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+        self,
+        before: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        out: Any,
+        packed: list[Given],
     ) -> None:
-        cls = type(given)
+        cls = type(before)
         first = out[0] if isinstance(out, tuple | list) and out else out
-        if LAYOUT in cls.__dict__ and type(first) is cls:
-            changes = diff(given, first)
+        if packed and type(first) is not cls:
+            first = out  # a container of States, packed as a whole
+        is_back = bool(packed) and any(map(packed[0].fits, (out, first)))
+        if (LAYOUT in cls.__dict__ or packed) and type(first) is cls and not is_back:
+            changes = diff(before, first)
             if changes and not all(map(_is_cut_by_gradient, changes)):
-                _warn(StateDriftWarning(cls, self.name, str(changes)))
-        elif LAYOUT in cls.__dict__ and not is_same(args[0], given):
+                text = str(changes)
+                _warn(StateDriftWarning(cls, self.name, text, packed=bool(packed)))
+        elif LAYOUT in cls.__dict__ and not is_same(args[0], before):
             _warn(InPlaceWarning(cls, self.name))
         for place in self.donated:
             donated = type(place.read(args, kwargs))
@@ -160,9 +174,9 @@ def _abstract(leaf: Any) -> Any:
     return struct(leaf.shape, leaf.dtype, weak_type=weak)
 
 
-def _remembered(argument: Any) -> Any:
-    """Return a State as it is now, None for anything else."""
-    if LAYOUT not in type(argument).__dict__:
+def _remembered(argument: Any, is_packed: bool) -> Any:
+    """Return what was a State, packed or not, as it is now; None for anything else."""
+    if LAYOUT not in type(argument).__dict__ and not is_packed:
         return None
     try:
         return copied_containers(argument)

@@ -166,6 +166,15 @@ class FrozenStateError(PurestateError, AttributeError):
         )
 
     @classmethod
+    def packed(cls, owner: type, verb: str, name: str) -> "FrozenStateError":
+        """Return the error for `verb` on attribute `name` of a packed State."""
+        return cls(
+            f"cannot {verb} {name} of a packed {owner.__name__}: it is frozen. Return "
+            f"an updated one from a function under ps.jit, or pack one: "
+            f"ps.pack(packed.unpack().replace({name}=...))."
+        )
+
+    @classmethod
     def constructing(cls, owner: type) -> "FrozenStateError":
         """Return the error for running `__init__` on a finished instance."""
         return cls(

@@ -2,7 +2,12 @@
 
 from collections.abc import Iterable
 
-from purestate.errors._base import PurestateError, PurestateWarning
+from purestate.errors._base import (
+    PurestateError,
+    PurestateWarning,
+    nearest,
+    short,
+)
 
 __all__ = [
     "BatchAxisError",
@@ -12,6 +17,8 @@ __all__ = [
     "JitDeclarationError",
     "LostUpdateWarning",
     "NothingToDifferentiateError",
+    "PackError",
+    "PackedAttributeError",
     "PlaceError",
     "RetraceWarning",
     "SharedBufferWarning",
@@ -75,6 +82,63 @@ class NothingToDifferentiateError(PurestateError, TypeError):
         )
 
 
+class PackError(PurestateError, ValueError):
+    """Something that `ps.pack` cannot pack, or a packed State that was cut up."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+
+    @classmethod
+    def given(cls, value: object) -> "PackError":
+        """Return the error for something without a State in it."""
+        return cls(
+            f"ps.pack takes a State or a container of States, and got an object of "
+            f"type {type(value).__name__}."
+        )
+
+    @classmethod
+    def size(cls, max_bytes: object) -> "PackError":
+        """Return the error for a limit that is no size."""
+        return cls(
+            f"max_bytes is the size in bytes up to which leaves are packed, an integer "
+            f"from 0 on, and got {short(max_bytes)}."
+        )
+
+    @classmethod
+    def resized(cls, owner: type, size: int, shape: object) -> "PackError":
+        """Return the error for a buffer that is not what it was."""
+        return cls(
+            f"a buffer of a packed {owner.__name__} holds {size} numbers and came with "
+            f"shape {shape}. A vmap, scan or slice over a packed State goes over its "
+            f"buffers, not over its leaves: use packed.unpack() there, or vmap inside "
+            f"of the function under ps.jit."
+        )
+
+
+class PackedAttributeError(PurestateError, AttributeError):
+    """An attribute that a packed State does not have."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+
+    @classmethod
+    def unknown(
+        cls, owner: type, name: str, known: Iterable[str]
+    ) -> "PackedAttributeError":
+        """Return the error for a name that the State does not have either."""
+        names = tuple(known)
+        hint = nearest(name, names) if names else "use packed.unpack()."
+        return cls(f"a packed {owner.__name__} has no attribute {name!r}; {hint}")
+
+    @classmethod
+    def plain(cls, owner: type, name: str) -> "PackedAttributeError":
+        """Return the error for a method that is not under `ps.jit`."""
+        return cls(
+            f"{owner.__name__}.{name} is not under ps.jit, and only that knows packed "
+            f"States: decorate it with @ps.jit, or call packed.unpack().{name}(...)."
+        )
+
+
 class PlaceError(PurestateError, LookupError):
     """A selector of `at` that leads to no place, or to overlapping ones."""
 
@@ -120,9 +184,12 @@ class StackError(PurestateError, ValueError):
 class StateDriftWarning(PurestateWarning):
     """A State came back from a jitted function as another type or structure."""
 
-    def __init__(self, cls: type, function: str, changes: str) -> None:
+    def __init__(
+        self, cls: type, function: str, changes: str, *, packed: bool = False
+    ) -> None:
+        fate = "It comes back unpacked. " if packed else ""
         super().__init__(
             f"{function} returns its {cls.__name__} changed:\n{changes}\n"
-            f"The next call will be traced again, and scan would refuse it. Cast or "
-            f"reshape inside {function}, or start from the type that it returns."
+            f"{fate}The next call will be traced again, and scan would refuse it. Cast "
+            f"or reshape inside {function}, or start from the type that it returns."
         )
