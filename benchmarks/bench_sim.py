@@ -8,7 +8,6 @@ threads through `jax.ffi`, without any Python in between; `jax.pure_callback`; a
 where it is installed. All wait for their result, so wall time counts.
 """
 
-import argparse
 import copy
 import functools
 import importlib.util
@@ -29,61 +28,65 @@ from mujoco.rollout import Rollout
 
 import purestate as ps
 from benchmarks import native_sim, report
-from benchmarks.harness import Case, Clock, machine, progress, ratio, versions
+from benchmarks.harness import Case, Clock, Results, ratio
+from benchmarks.script import run
 from purestate.mujoco import MujocoSim
 
 WHOLE = int(mujoco.mjtState.mjSTATE_INTEGRATION)
 STEPS = 10
 COUNTS = (1, 64, 256)
-LEGEND = """\
-Medians in microseconds of wall time per simulation and step, from scans of ten steps.
-gradient: of one step, with respect to positions and controls.
-"""
 ROWS = {
     "Euler, 1 substep": ("EULER", 1),
     "RK4, 5 substeps": ("RK4", 5),
 }
 
 
+SECTION = (
+    "Simulations",
+    """\
+Gymnasium's humanoid in [MujocoSim](mujoco.md), in scans of ten steps with new controls
+at each, beside MuJoCo without jax and beside C++ threads without any Python. Medians in
+microseconds per simulation and step; a gradient is that of one step, with respect to
+positions and controls.""",
+)
+
+
 def main() -> None:
-    """Measure, print the table and the budgets, write the result file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a rough run")
-    parser.add_argument("--out", type=Path, help="the result file")
-    chosen = parser.parse_args()
-    names = ["jax", "jaxlib", "numpy", "mujoco", "gymnasium"]
-    found = {"purestate": ps.__version__, **versions(names)}
-    about = {
-        "what": "sim",
-        "quick": chosen.quick,
-        "machine": f"{machine()}, jax on {jax.default_backend()}",
-        "versions": found,
-    }
-    shown = ", ".join(f"{name} {version}" for name, version in found.items())
-    print(f"{about['machine']}\n{shown}\n", flush=True)
-    rounds, seconds = (9, 0.01) if chosen.quick else (41, 0.02)
-    with progress(len(ROWS) * len(COUNTS) + 1) as tell:
-        clock = Clock(rounds, seconds, tell)
-        for row, (integrator, substeps) in ROWS.items():
-            for count in COUNTS:
-                model = humanoid(integrator)
-                clock.compare(row, str(count), step_cases(model, substeps, count))
-        clock.compare("gradient", "1", gradient_cases(humanoid("EULER")))
-    results = clock.results
-    print(LEGEND)
-    print(table(results))
-    for where, why in results.failed.items():
-        print(f"not measured: {where}: {why}")
+    """Measure, print the tables, write the result file."""
+    run(
+        "sim",
+        (__doc__ or "").splitlines()[0],
+        ["mujoco", "gymnasium"],
+        ((41, 0.02), (9, 0.01)),
+        lambda quick: len(ROWS) * len(COUNTS) + 1,
+        measure,
+        show,
+    )
+
+
+def measure(clock: Clock, quick: bool) -> dict[str, Any]:
+    """Make all comparisons; say what could not be one."""
+    for row, (integrator, substeps) in ROWS.items():
+        for count in COUNTS:
+            model = humanoid(integrator)
+            clock.compare(row, str(count), step_cases(model, substeps, count))
+    clock.compare("gradient", "1", gradient_cases(humanoid("EULER")))
+    for name, why in absent().items():
+        clock.results.failed[name] = why
+    return {}
+
+
+def absent() -> dict[str, str]:
+    """Return the rivals that cannot run here, and why."""
+    found = {} if has_mjx() else {"MJX": "it is not installed"}
     if isinstance(in_cpp(), str):
-        print(f"not measured: C++ threads through jax.ffi: {in_cpp()}")
-    if not has_mjx():
-        print("not measured: MJX, which is not installed")
-    print(budgets(results))
-    name = f"sim-python{found['python']}-jax{found['jax']}"
-    quick = "-quick" if chosen.quick else ""
-    path = chosen.out or Path(__file__).parent / "results" / f"{name}{quick}.json"
-    report.save(path, about, results)
-    print(f"\n{path}")
+        found["C++ threads, jax.ffi"] = str(in_cpp())
+    return found
+
+
+def show(results: Results) -> str:
+    """Return the table, and the budgets."""
+    return f"{table(results)}\n{budgets(results)}"
 
 
 def humanoid(integrator: str) -> Any:

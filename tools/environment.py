@@ -32,7 +32,7 @@ TARGETS = {
         1,
     ),
     "check": (["dev", "examples", "interop", "mujoco", "testing"], [], 2),
-    "bench": (["bench"], [], 1),
+    "bench": (["bench", "examples", "mujoco"], [], 1),
 }
 
 
