@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 
 import purestate as ps
+import purestate.testing as pst
 from purestate.errors import (
     ConsumedStateError,
     FrozenStateError,
@@ -26,8 +27,8 @@ from purestate.errors import (
     TracedEqualityError,
     UnhashableStateError,
 )
-from tests import strategies
 
+STATES = pst.state_classes().flatmap(pst.states)
 # Some methods meet more structures in this file than a function should in a program.
 pytestmark = pytest.mark.filterwarnings("ignore::purestate.errors.RetraceWarning")
 
@@ -106,7 +107,7 @@ def test_unpack_returns_the_state():
     assert not ps.diff(state, ps.pack(state).unpack())
 
 
-@given(strategies.states())
+@given(STATES)
 def test_any_state_comes_back_as_it_was(state):
     there_and_back = ps.pack(state).unpack()
 
@@ -117,7 +118,7 @@ def test_any_state_comes_back_as_it_was(state):
     assert not changes, changes
 
 
-@given(strategies.states())
+@given(STATES)
 def test_a_jitted_function_returns_the_same_bits(state):
     double = ps.jit(lambda s: jax.tree.map(lambda x: x, s))
 
