@@ -26,7 +26,8 @@ def split(state: Array, dtype: Any) -> tuple[Array, Array | None]:
         return state, None
     whole = np.ascontiguousarray(state)
     words = whole.view(np.uint32).reshape(*whole.shape, 2)
-    return whole.astype(dtype), words
+    with np.errstate(over="ignore"):  # beyond float32
+        return whole.astype(dtype), words
 
 
 def merged(values: Array, words: Array | None) -> Array:
@@ -34,7 +35,8 @@ def merged(values: Array, words: Array | None) -> Array:
     if words is None:
         return np.asarray(values, np.float64)
     bits = words.view(np.float64).reshape(values.shape)
-    changed = np.flatnonzero(bits.astype(values.dtype) != values)
+    with np.errstate(over="ignore", invalid="ignore"):  # beyond float32
+        changed = np.flatnonzero(bits.astype(values.dtype) != values)
     if not changed.size:
         return bits
     found = bits.copy()
