@@ -122,5 +122,6 @@ def _is_sound(states: Array) -> bool:
     if (
         states.ndim == 1
     ):  # the cheapest for a few hundred numbers; large ones use threads
-        return bool(np.dot(states, states) < _LIMIT**2)
+        with np.errstate(over="ignore"):
+            return bool(np.dot(states, states) < _LIMIT**2)
     return bool(states.max() <= _LIMIT and states.min() >= -_LIMIT)

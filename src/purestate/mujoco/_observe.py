@@ -30,11 +30,13 @@ _NOT_COMPUTED = {
 }
 # In the arena, as long as there are constraints, or about MuJoCo's own memory.
 _VARYING = (
-    *("contact", "efc_", "iefc_", "island_", "map_efc", "map_iefc", "iacc", "ifrc_"),
+    *("contact", "efc_", "iefc_", "iacc", "ifrc_"),
+    *("island_", "tree_island", "dof_island", "map_"),
     *("maxuse_", "plugin_data", "signature", "narena", "nbuffer", "parena", "pbase"),
     "pstack",
 )
-_COUNTERS = ("solver_niter", "solver_nnz")  # written only where there are islands
+# Written only where there are constraints.
+_COUNTERS = ("solver_niter", "solver_nnz", "solver_nisland")
 
 
 class Observer:
@@ -70,6 +72,11 @@ class Observer:
         fields = frozenset() if batches is None else DATA_FIELDS
         fields -= {*self._layout.names, *_COUNTERS}
         whole = not self._after and fields >= set(self.names)
+        self._counters = {
+            name: np.zeros_like(getattr(data, name))
+            for name in _COUNTERS
+            if hasattr(data, name)
+        }
         self._batches = batches if whole else None
         self._free = Scratch(functools.partial(mujoco.MjData, model))
         self._pool = Pool(threads, "purestate-mujoco")
@@ -85,8 +92,8 @@ class Observer:
     def look(self, data: Any, state: Array) -> dict[str, Array]:
         """Return the fields in a state; `data` is scratch."""
         put(self._model, data, state)
-        for name in _COUNTERS:
-            getattr(data, name)[:] = 0
+        for name, zero in self._counters.items():
+            setattr(data, name, zero)
         mujoco.mj_forward(self._model, data)
         for function in self._after:
             function(self._model, data)

@@ -221,6 +221,7 @@ class MujocoSim:
         whole = merged(np.asarray(state.values), words)
         put(self._model, data, whole)
         mujoco.mj_forward(self._model, data)
+        put(self._model, data, whole)  # mj_forward leaves another warm start
         return data
 
     @property
@@ -250,9 +251,9 @@ class MujocoSim:
             kind = mujoco.mjtObj.mjOBJ_KEY
             found = mujoco.mj_name2id(self._model, kind, keyframe)
         elif isinstance(keyframe, int | np.integer) and not isinstance(keyframe, bool):
-            found = keyframe
+            found = int(keyframe)
         if not 0 <= found < self._model.nkey:
             raise SimSpecError(
                 f"{self._name} has no keyframe {keyframe!r}; it has {self._model.nkey}."
             )
-        return int(found)
+        return found
