@@ -1,5 +1,6 @@
 """MujocoSim on models whose step depends on more than positions and velocities."""
 
+import contextlib
 import copy
 
 import jax
@@ -178,6 +179,53 @@ def test_lost_simulations_count_as_constant_where_they_are_masked(capfd):
     assert jnp.isnan(
         sim.observe(sim.step(fresh.replace(qvel=fresh.qvel * 2e12)))["xpos"]
     ).all()
+
+
+def crowded():
+    """Return a model whose memory is too small for the contacts of its bodies."""
+    body = '<body pos="{} 0 .05"><freejoint/><geom size=".1"/></body>'
+    bodies = "".join(body.format(i / 10) for i in range(12))
+    for memory in range(4000, 100000, 1000):
+        with contextlib.suppress(mujoco.FatalError, ValueError):
+            model = mujoco.MjModel.from_xml_string(
+                f"<mujoco model='crowded'><size memory='{memory}'/><worldbody>"
+                f"<geom type='plane' size='9 9 1'/>{bodies}</worldbody></mujoco>"
+            )
+            apart = mujoco.MjData(model)
+            apart.qpos[2::7] = np.arange(12) + 1
+            mujoco.mj_step(model, apart)
+            try:
+                mujoco.mj_step(model, mujoco.MjData(model))
+            except mujoco.FatalError:
+                return model
+    raise AssertionError("no such memory")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_simulation_for_which_memory_is_out_has_failed_alone(engine, capfd):
+    sim = MujocoSim(crowded(), engine=engine)
+    crowd = sim.init()
+    apart = sim.init(qpos=crowd.qpos.at[2::7].set(jnp.arange(12.0) + 1))
+    both = ps.stack([apart, crowd])
+
+    with pytest.raises(
+        SimulationError,
+        match=r"MujocoSim\('crowded'\) diverged in 1 of 2 simulations \(1\): MuJoCo "
+        r"raised: .*out of memory",
+    ):
+        ps.jit(jax.vmap(sim.step))(both)
+    with pytest.raises(SimulationError, match=r"diverged: MuJoCo raised: .*out of mem"):
+        ps.jit(sim.step)(crowd)
+    with pytest.raises(SimulationError, match=r"diverged: MuJoCo raised: .*out of mem"):
+        ps.jit(jax.grad(lambda v: sim.step(crowd.replace(qvel=v)).qpos[2]))(crowd.qvel)
+    good = ps.stack([apart, apart])
+    assert MujocoSim(sim.model).step(apart) == sim.step(apart)
+    assert jax.vmap(MujocoSim(sim.model).step)(good) == jax.vmap(sim.step)(good)
+
+    lenient = MujocoSim(sim.model, engine=engine, diverged="nan")
+    found = jax.vmap(lenient.step)(both)
+    assert [False, True] == jnp.isnan(found.qpos).all(axis=1).tolist()
+    assert jnp.isnan(lenient.step(crowd).qpos).all()
 
 
 def test_a_force_that_is_large_but_not_too_large_keeps_its_gradient():

@@ -45,6 +45,7 @@ class Calls:
         threads: int | None,
         as_nan: bool,
     ) -> None:
+        self._model = model
         self._single = Single(model, substeps)
         self.engine, self._advance = make_engine(
             engine, model, layout, substeps, threads
@@ -103,7 +104,11 @@ class Calls:
 
     def _step_jacobian(self, data: Any, values: Any, words: Any) -> Any:
         state, stands_in = self._faults.before(merged(values, words), "differentiate")
-        found, following, warned = self._jacobian.step(data, state)
+        try:
+            found, following, warned = self._jacobian.step(data, state)
+        except mujoco.FatalError:  # as a step that failed
+            mujoco.mj_resetData(self._model, data)
+            found, following, warned = self._jacobian.nothing(), state, True
         after = self._faults.after(state, following, warned, stands_in)
         # A simulation that failed is constant: no NaN for what `jnp.where` leaves out.
         return found if after is following else np.zeros_like(found)

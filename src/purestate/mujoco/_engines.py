@@ -33,14 +33,17 @@ class Single:
         self._free: list[tuple[Any, Array]] = []
 
     def __call__(self, state: Array) -> tuple[Array, bool]:
-        """Return the next state, and whether MuJoCo warned about it."""
+        """Return the next state, and whether MuJoCo warned about it, or raised."""
         try:
             data, warnings = self._free.pop()
         except IndexError:
             data = mujoco.MjData(self._model)
             warnings = data.warning.number
         put(self._model, data, state)
-        mujoco.mj_step(self._model, data, nstep=self._substeps)
+        try:
+            mujoco.mj_step(self._model, data, nstep=self._substeps)
+        except mujoco.FatalError:  # out of memory, for one
+            return state, True
         following = np.empty_like(state)
         mujoco.mj_getState(self._model, data, following, WHOLE)
         warned = False

@@ -90,6 +90,10 @@ class Jacobian:
         found: Array = self._outward(data.qpos) @ chain @ self._inward(state)
         return found, following, warned
 
+    def nothing(self) -> Array:
+        """Return the derivative of what is constant."""
+        return np.zeros((len(self.pattern[0]), len(self.pattern[1])))
+
     def observed(
         self, data: Any, state: Array, look: Callable[[Any, Array], Array]
     ) -> Array:
