@@ -142,6 +142,14 @@ def roomy_model():
             r"SimState\.qvel has shape \(11,\), and got \(12,\)\.",
         ),
         (
+            lambda: MujocoSim(zoo_model()).init().replace(qpos="high"),
+            r"SimState\.qpos takes numbers, and got a str: ",
+        ),
+        (
+            lambda: MujocoSim(zoo_model()).init().replace(qvel=None),
+            r"SimState\.qvel takes numbers, and got a NoneType: ",
+        ),
+        (
             lambda: MujocoSim(zoo_model()).init().replace(qpos=np.zeros((4, 13))),
             (
                 r"SimState\.qpos has shape \(13,\), and got \(4, 13\)\. For a batch of "

@@ -191,6 +191,15 @@ def test_positions_can_be_set_in_each_way(change):
     assert state.qvel.tolist() == found.qvel.tolist()
 
 
+def test_positions_of_a_state_on_the_host_can_be_set():
+    sim = MujocoSim(zoo_model())
+    state, qpos = sim.init(), np.arange(13.0)
+
+    found = jax.device_get(state).replace(qpos=qpos)
+
+    assert sim.step(state.replace(qpos=qpos)) == sim.step(found)
+
+
 def test_a_draft_sets_parts_element_by_element():
     sim = MujocoSim(zoo_model())
 
