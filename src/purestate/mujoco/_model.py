@@ -31,8 +31,8 @@ def check(model: Any, substeps: Any, threads: Any, diverged: Any) -> None:
     for name, value in (("substeps", substeps), ("threads", threads)):
         if value is None and name == "threads":
             continue
-        known = isinstance(value, int | np.integer) and not isinstance(value, bool)
-        if not known or value < 1:
+        is_integer = isinstance(value, int | np.integer)
+        if not is_integer or isinstance(value, bool) or value < 1:
             raise SimSpecError(f"{name}={value!r} of MujocoSim is no positive integer.")
     if diverged not in ("error", "nan"):
         raise SimSpecError(f'diverged={diverged!r} is neither "error" nor "nan".')

@@ -164,14 +164,16 @@ class MujocoSim:
         """Return the fields of `MjData` that were named in `observe=`, by name.
 
         They are those of exactly this state: MuJoCo's `mj_forward` is run on it (and
-        `mj_rnePostConstraint` for what that computes), while a field that is read after
-        `mj_step` is one substep behind. Derivatives are central differences.
+        `mj_rnePostConstraint`, `mj_subtreeVel`, `mj_energyPos` and `mj_energyVel` for
+        what they compute), while a field that is read after `mj_step` is one substep
+        behind. Derivatives are central differences.
 
         Args:
             state: of one simulation; use `jax.vmap` for a batch.
 
         Raises:
             SimSpecError: the state is a batch or of another model.
+            SimulationError: its numbers are not finite, or too large.
         """
         if not self._calls.observed:
             raise SimSpecError(
