@@ -136,6 +136,20 @@ def test_only_names_can_be_observed(given, shown):
         MujocoSim(zoo_model(), observe=given)
 
 
+def test_a_name_that_is_given_twice_is_observed_once():
+    once, twice = (
+        MujocoSim(zoo_model(), observe=names)
+        for names in (("xpos", "cvel"), ("xpos", "xpos", "cvel"))
+    )
+    speed = jnp.asarray(random_state(once.model)[1], jnp.float32)
+
+    def slope(sim):
+        return jax.jacrev(lambda v: sim.observe(sim.init(qvel=v))["cvel"])(speed)
+
+    assert np.abs(slope(once)).max() > 0.1
+    assert np.array_equal(slope(once), slope(twice))
+
+
 def spoilt(state, part, value):
     """Return the state with one number of a part replaced."""
     old = jnp.asarray(getattr(state, part))

@@ -56,7 +56,7 @@ def names_of_fields(observe: Any) -> tuple[str, ...]:
         return (observe,)
     names = tuple(observe) if isinstance(observe, Iterable) else (observe,)
     if all(isinstance(name, str) for name in names):
-        return names
+        return tuple(dict.fromkeys(names))  # each once
     raise SimSpecError(
         f"observe={observe!r} of MujocoSim is no name of a field of mujoco.MjData, "
         f'nor several: observe=("xpos", "sensordata").'
