@@ -264,6 +264,13 @@ def roomy_model():
             r"to_data got the MjData of another model: its nq is 15, this model's 13\.",
         ),
         (
+            lambda: MujocoSim(zoo_model()).from_data(mujoco.MjData(roomy_model())),
+            (
+                r"from_data got the MjData of another model: its nuserdata is 3, this "
+                r"model's 0\."
+            ),
+        ),
+        (
             lambda: MujocoSim(zoo_model()).from_data(np.zeros(3)),
             r"\.from_data takes a mujoco\.MjData, and got a ndarray\.",
         ),

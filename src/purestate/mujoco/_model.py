@@ -14,7 +14,12 @@ from purestate.mujoco._state import SimState
 __all__ = ["check", "check_data", "check_state", "names_of_fields", "title"]
 
 # By which two models differ whose data MuJoCo must not mix: it looks at no sizes.
-_SIZES = ("nq", "nv", "na", "nu", "nbody", "ngeom", "nsite", "ntendon", "nsensordata")
+_SIZES = (
+    *("nq", "nv", "na", "nu", "nbody", "ngeom", "nsite", "ntendon", "nsensordata"),
+    *("neq", "nmocap", "nuserdata", "nhistory", "nplugin", "npluginstate", "nplastic"),
+    *("ncam", "nlight", "nM", "nC", "nD", "nJmom", "nwrap", "ntree", "nbvh"),
+    *("nflexvert", "nflexedge", "nflexelem"),
+)
 
 
 def check(model: Any, substeps: Any, threads: Any, diverged: Any) -> None:
@@ -74,7 +79,8 @@ def check_data(owner: str, model: Any, data: Any, method: str) -> None:
             f"{owner}.{method} takes a mujoco.MjData, and got a {type(data).__name__}."
         )
     for name in _SIZES:
-        theirs, ours = getattr(data.model, name), getattr(model, name)
+        # Some came with later versions of MuJoCo.
+        theirs, ours = (getattr(m, name, 0) for m in (data.model, model))
         if theirs != ours:
             raise SimSpecError(
                 f"{owner}.{method} got the MjData of another model: its {name} is "
