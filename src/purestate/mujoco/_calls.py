@@ -22,6 +22,9 @@ from purestate.mujoco._observe import Observer
 
 __all__ = ["Calls"]
 
+# Numbers beyond float32 are no reason to warn. One for each call: it takes 2 us.
+_QUIET = np.errstate(over="ignore", invalid="ignore")
+
 
 class Calls:
     """The host functions of a model.
@@ -92,16 +95,19 @@ class Calls:
             **common,
         )
 
+    @_QUIET
     def _one(self, values: Any, words: Any = None) -> Any:
         state, stands_in = self._faults.before(merged(values, words))
         found, warned = self._single(state)
         return _parts(self._faults.after(state, found, warned, stands_in), values)
 
+    @_QUIET
     def _many(self, values: Any, words: Any = None) -> Any:
         states, stand_ins = self._faults.before(merged(values, words))
         found, warned = self._advance(states)
         return _parts(self._faults.after(states, found, warned, stand_ins), values)
 
+    @_QUIET
     def _step_jacobian(self, data: Any, values: Any, words: Any) -> Any:
         state, stands_in = self._faults.before(merged(values, words), "differentiate")
         try:
@@ -113,14 +119,17 @@ class Calls:
         # A simulation that failed is constant: no NaN for what `jnp.where` leaves out.
         return found if after is following else np.zeros_like(found)
 
+    @_QUIET
     def _look(self, data: Any, values: Any, words: Any) -> Any:
         state, stands_in = self._faults.before(merged(values, words), "observe")
         return _masked(self._observer.look(data, state), stands_in)
 
+    @_QUIET
     def _look_at_all(self, data: Any, values: Any, words: Any) -> Any:
         states, stand_ins = self._faults.before(merged(values, words), "observe")
         return _masked(self._observer.look_at_all(states), stand_ins)
 
+    @_QUIET
     def _look_jacobian(self, data: Any, values: Any, words: Any) -> Any:
         state, stands_in = self._faults.before(merged(values, words), "differentiate")
         flat = self._jacobian.observed(data, state, self._observer.flat)

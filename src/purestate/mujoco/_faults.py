@@ -122,6 +122,5 @@ def _is_sound(states: Array) -> bool:
     if (
         states.ndim == 1
     ):  # the cheapest for a few hundred numbers; large ones use threads
-        with np.errstate(over="ignore"):
-            return bool(np.dot(states, states) < _LIMIT**2)
+        return bool(np.dot(states, states) < _LIMIT**2)
     return bool(states.max() <= _LIMIT and states.min() >= -_LIMIT)

@@ -193,7 +193,8 @@ class MujocoSim:
         check_data(self._name, self._model, data, "from_data")
         state = np.empty(self._layout.size)
         mujoco.mj_getState(self._model, data, state, WHOLE)
-        values, words = split(state, np.dtype(jnp.result_type(float)))
+        with np.errstate(over="ignore"):  # beyond float32
+            values, words = split(state, np.dtype(jnp.result_type(float)))
         exact = None if words is None else jnp.asarray(words)
         return SimState(values=jnp.asarray(values), words=exact, layout=self._layout)
 
@@ -220,7 +221,8 @@ class MujocoSim:
         else:
             check_data(self._name, self._model, data, "to_data")
         words = None if state.words is None else np.asarray(state.words)
-        whole = merged(np.asarray(state.values), words)
+        with np.errstate(over="ignore", invalid="ignore"):  # beyond float32
+            whole = merged(np.asarray(state.values), words)
         put(self._model, data, whole)
         mujoco.mj_forward(self._model, data)
         put(self._model, data, whole)  # mj_forward leaves another warm start
