@@ -75,6 +75,12 @@ if HAS_BATCH:
     )
 
 
+@pytest.fixture(autouse=True)
+def no_log_in_the_tree(tmp_path, monkeypatch):
+    """MuJoCo writes its warnings into the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
 def arm(rest, head=""):
     return mujoco.MjModel.from_xml_string(ARM.format(head=head, rest=rest))
 
