@@ -14,7 +14,8 @@ import pytest
 import purestate as ps
 from purestate.errors import FieldError, PlaceError, SimSpecError, SimulationError
 from purestate.mujoco import MujocoSim
-from tests.simulators import gym_model, random_state, zoo_model
+from tests.hosts import x64
+from tests.simulators import ZOO, gym_model, random_state, zoo_model
 
 # It falls faster and faster, and MuJoCo sees it only while it steps.
 UNSTABLE = """
@@ -40,6 +41,17 @@ def unstable():
 
 def batch_of(sim, count):
     return ps.stack([sim.init(*random_state(sim.model, seed)) for seed in range(count)])
+
+
+def state_in_double_precision():
+    with x64():
+        return MujocoSim(zoo_model()).init()
+
+
+def roomy_model():
+    return mujoco.MjModel.from_xml_string(
+        ZOO.replace("<worldbody>", "<size nuserdata='3'/><worldbody>")
+    )
 
 
 @pytest.mark.parametrize(
@@ -130,6 +142,14 @@ def batch_of(sim, count):
             r"SimState\.qvel has shape \(11,\), and got \(12,\)\.",
         ),
         (
+            lambda: MujocoSim(zoo_model()).init().replace(qpos="high"),
+            r"SimState\.qpos takes numbers, and got a str: ",
+        ),
+        (
+            lambda: MujocoSim(zoo_model()).init().replace(qvel=None),
+            r"SimState\.qvel takes numbers, and got a NoneType: ",
+        ),
+        (
             lambda: MujocoSim(zoo_model()).init().replace(qpos=np.zeros((4, 13))),
             (
                 r"SimState\.qpos has shape \(13,\), and got \(4, 13\)\. For a batch of "
@@ -184,6 +204,85 @@ def batch_of(sim, count):
             ),
         ),
         (
+            lambda: MujocoSim(zoo_model()).step(
+                jax.tree.map(lambda x: x / 2, MujocoSim(zoo_model()).init())
+            ),
+            (
+                r"MujocoSim\('zoo'\)\.step got a state whose float32 values come with "
+                r"words float32\[\d+, 2\], not uint32\[\d+, 2\]: they are bits, not to be "
+                r"computed with or left out\. Change the numbers alone, in a state of "
+                r"sim\.init\(\): state\.replace\(values=\.\.\.\)\."
+            ),
+        ),
+        (
+            lambda: MujocoSim(zoo_model()).step(
+                MujocoSim(zoo_model()).init().replace(words=None)
+            ),
+            r"float32 values come with words None, not uint32\[\d+, 2\]: they are bits",
+        ),
+        (
+            lambda: MujocoSim(zoo_model()).step(
+                jax.tree.map(lambda x: x[:-1], MujocoSim(zoo_model()).init())
+            ),
+            (
+                r"MujocoSim\('zoo'\)\.step got a state whose values have shape "
+                r"\(\d+,\): they must keep their \d+ elements\."
+            ),
+        ),
+        (
+            lambda: MujocoSim(zoo_model()).step(state_in_double_precision()),
+            (
+                r"MujocoSim\('zoo'\)\.step got a state in double precision, and "
+                r"jax_enable_x64 is off, so jax would round it: turn it on, or go through "
+                r"a mujoco\.MjData, sim\.from_data\(sim\.to_data\(state\)\)\."
+            ),
+        ),
+        (
+            lambda: MujocoSim(zoo_model()).step(MujocoSim(roomy_model()).init()),
+            r"another model: its userdata has shape \(3,\), this model's \(0,\)\.",
+        ),
+        (
+            lambda: MujocoSim(zoo_model()).to_data(
+                MujocoSim(zoo_model()).init(qpos=np.zeros((4, 13)))
+            ),
+            (
+                r"MujocoSim\('zoo'\)\.to_data takes the state of one simulation, and got "
+                r"a batch of \(4,\): write sim\.to_data\(ps\.unstack\(states\)\[0\]\)\."
+            ),
+        ),
+        (
+            lambda: MujocoSim(zoo_model()).from_data(mujoco.MjData(gym_model("ant"))),
+            (
+                r"MujocoSim\('zoo'\)\.from_data got the MjData of another model: its nq "
+                r"is 15, this model's 13\."
+            ),
+        ),
+        (
+            lambda: MujocoSim(zoo_model()).to_data(
+                MujocoSim(zoo_model()).init(), mujoco.MjData(gym_model("ant"))
+            ),
+            r"to_data got the MjData of another model: its nq is 15, this model's 13\.",
+        ),
+        (
+            lambda: MujocoSim(zoo_model()).from_data(mujoco.MjData(roomy_model())),
+            (
+                r"from_data got the MjData of another model: its nuserdata is 3, this "
+                r"model's 0\."
+            ),
+        ),
+        (
+            lambda: MujocoSim(zoo_model()).from_data(np.zeros(3)),
+            r"\.from_data takes a mujoco\.MjData, and got a ndarray\.",
+        ),
+        (
+            lambda: MujocoSim(zoo_model()).init(keyframe=True),
+            r"MujocoSim\('zoo'\) has no keyframe True; it has 1\.",
+        ),
+        (
+            lambda: MujocoSim(zoo_model()).init(keyframe=b"high"),
+            r"MujocoSim\('zoo'\) has no keyframe b'high'; it has 1\.",
+        ),
+        (
             lambda: jax.jit(MujocoSim(zoo_model()).to_data)(
                 MujocoSim(zoo_model()).init()
             ),
@@ -199,6 +298,19 @@ def batch_of(sim, count):
 def test_what_does_not_fit_is_refused(call, message):
     with pytest.raises(SimSpecError, match=message):
         call()
+
+
+def test_numbers_of_numpy_are_as_good_as_python_s():
+    sim = MujocoSim(zoo_model(), substeps=np.int64(2), threads=np.int64(1))
+
+    assert sim.step(sim.init()) == MujocoSim(zoo_model(), substeps=2).step(sim.init())
+    assert sim.init(keyframe=np.int64(0)) == sim.init(keyframe=0)
+
+
+def test_a_state_in_double_precision_goes_through_mjdata():
+    sim, state = MujocoSim(zoo_model()), state_in_double_precision()
+
+    assert sim.init() == sim.from_data(sim.to_data(state))
 
 
 def test_without_mujoco_the_import_says_what_to_install():

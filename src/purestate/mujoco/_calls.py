@@ -9,6 +9,8 @@ import functools
 import os
 from typing import Any
 
+import numpy as np
+
 from purestate._host._function import HostFunction, host_function
 from purestate.mujoco._engines import Batches, Single, make_engine
 from purestate.mujoco._exact import merged, split
@@ -19,6 +21,9 @@ from purestate.mujoco._native import mujoco
 from purestate.mujoco._observe import Observer
 
 __all__ = ["Calls"]
+
+# Numbers beyond float32 are no reason to warn. One for each call: it takes 2 us.
+_QUIET = np.errstate(over="ignore", invalid="ignore")
 
 
 class Calls:
@@ -43,6 +48,7 @@ class Calls:
         threads: int | None,
         as_nan: bool,
     ) -> None:
+        self._model = model
         self._single = Single(model, substeps)
         self.engine, self._advance = make_engine(
             engine, model, layout, substeps, threads
@@ -51,7 +57,11 @@ class Calls:
         self._jacobian = Jacobian(model, layout, substeps)
         batches = Batches(model, threads or os.cpu_count() or 1)
         self._observer = Observer(
-            model, name, observe, batches if self.engine == "batch" else None
+            model,
+            name,
+            observe,
+            batches if self.engine == "batch" else None,
+            threads,
         )
         self.observed = observe
         no_grad = why_no_gradient(model)
@@ -78,36 +88,64 @@ class Calls:
         )
         self.observe: Any = host_function(
             self._look,
-            batch_fn=self._look_at_all if self._observer.in_batches else None,
+            batch_fn=self._look_at_all,
             jac=self._look_jacobian,
             out=lambda values, words: self._observer.specs(values.dtype),
             name=f"{name}.observe",
             **common,
         )
 
+    @_QUIET
     def _one(self, values: Any, words: Any = None) -> Any:
         state, stands_in = self._faults.before(merged(values, words))
         found, warned = self._single(state)
         return _parts(self._faults.after(state, found, warned, stands_in), values)
 
+    @_QUIET
     def _many(self, values: Any, words: Any = None) -> Any:
         states, stand_ins = self._faults.before(merged(values, words))
         found, warned = self._advance(states)
         return _parts(self._faults.after(states, found, warned, stand_ins), values)
 
+    @_QUIET
     def _step_jacobian(self, data: Any, values: Any, words: Any) -> Any:
-        return self._jacobian.step(data, merged(values, words))
+        state, stands_in = self._faults.before(merged(values, words), "differentiate")
+        try:
+            found, following, warned = self._jacobian.step(data, state)
+        except mujoco.FatalError:  # as a step that failed
+            mujoco.mj_resetData(self._model, data)
+            found, following, warned = self._jacobian.nothing(), state, True
+        after = self._faults.after(state, following, warned, stands_in)
+        # A simulation that failed is constant: no NaN for what `jnp.where` leaves out.
+        return found if after is following else np.zeros_like(found)
 
+    @_QUIET
     def _look(self, data: Any, values: Any, words: Any) -> Any:
-        return self._observer.look(data, merged(values, words))
+        state, stands_in = self._faults.before(merged(values, words), "observe")
+        return _masked(self._observer.look(data, state), stands_in)
 
+    @_QUIET
     def _look_at_all(self, data: Any, values: Any, words: Any) -> Any:
-        return self._observer.look_at_all(merged(values, words))
+        states, stand_ins = self._faults.before(merged(values, words), "observe")
+        return _masked(self._observer.look_at_all(states), stand_ins)
 
+    @_QUIET
     def _look_jacobian(self, data: Any, values: Any, words: Any) -> Any:
-        state = merged(values, words)
+        state, stands_in = self._faults.before(merged(values, words), "differentiate")
         flat = self._jacobian.observed(data, state, self._observer.flat)
-        return self._observer.rows(flat)
+        return self._observer.rows(flat if stands_in is None else np.zeros_like(flat))
+
+
+def _masked(found: dict[str, Any], failed: Any) -> dict[str, Any]:
+    """Return the fields with NaN for simulations that failed; integers have none."""
+    if failed is None:
+        return found
+    masked = dict(found)
+    for name, value in found.items():
+        if value.dtype.kind == "f":
+            own = (1,) * (value.ndim - failed.ndim)
+            masked[name] = np.where(failed.reshape(failed.shape + own), np.nan, value)
+    return masked
 
 
 def _parts(state: Any, values: Any) -> list[Any]:

@@ -15,18 +15,13 @@ import numpy as np
 
 from purestate._host._workers import Pool, Scratch
 from purestate.errors import SimSpecError
-from purestate.mujoco._layout import WHOLE, StateLayout, put
+from purestate.mujoco._layout import FATAL, WHOLE, StateLayout, put
 from purestate.mujoco._native import Batch, SimulationError, mujoco
 
 __all__ = ["ENGINES", "Batches", "Engine", "Single", "make_engine"]
 
 Array = np.ndarray[Any, Any]
 ENGINES = ("batch", "threads", "rollout")
-# The warnings after which MuJoCo resets a simulation, or drops its controls.
-_FATAL = [
-    int(getattr(mujoco.mjtWarning, f"mjWARN_BAD{name}"))
-    for name in ("QPOS", "QVEL", "QACC", "CTRL")
-]
 Engine = Callable[[Array], tuple[Array, Array]]
 
 
@@ -38,19 +33,22 @@ class Single:
         self._free: list[tuple[Any, Array]] = []
 
     def __call__(self, state: Array) -> tuple[Array, bool]:
-        """Return the next state, and whether MuJoCo warned about it."""
+        """Return the next state, and whether MuJoCo warned about it, or raised."""
         try:
             data, warnings = self._free.pop()
         except IndexError:
             data = mujoco.MjData(self._model)
             warnings = data.warning.number
         put(self._model, data, state)
-        mujoco.mj_step(self._model, data, nstep=self._substeps)
+        try:
+            mujoco.mj_step(self._model, data, nstep=self._substeps)
+        except mujoco.FatalError:  # out of memory, for one
+            return state, True
         following = np.empty_like(state)
         mujoco.mj_getState(self._model, data, following, WHOLE)
         warned = False
         if warnings.any():
-            warned = bool(warnings[_FATAL].any())
+            warned = bool(warnings[FATAL].any())
             warnings[:] = 0
         self._free.append((data, warnings))  # not one that was in use at an error
         return following, warned
@@ -124,7 +122,7 @@ class _InBatches:
                 batch.step(nstep=self._substeps)
             except SimulationError as error:
                 failures[error.ids] = True
-            failures |= batch.warning[:, _FATAL, 1].any(axis=1)
+            failures |= batch.warning[:, FATAL, 1].any(axis=1)
             return batch.state.copy(), failures
 
 
@@ -158,6 +156,7 @@ class _InRollouts:
         self._kept = layout.indices(int(mujoco.mjtState.mjSTATE_FULLPHYSICS))
         self._given = layout.indices(int(mujoco.mjtState.mjSTATE_USER))
         self._time = layout.part("time").start
+        self._single = Single(model, substeps)
 
         def make() -> Any:
             datas = [mujoco.MjData(model) for _ in range(threads)]
@@ -168,9 +167,9 @@ class _InRollouts:
     def __call__(self, states: Array) -> tuple[Array, Array]:
         shape = (len(states), self._substeps)
         physics = states[:, self._kept]
+        # After a reset the time starts anew, and tells what was reset: not from 0.
         times = physics[:, self._time].copy()
-        # After a reset the time starts anew, and tells what was reset: not at 0.
-        physics[:, self._time] = 1.0
+        young = np.flatnonzero(times < self._model.opt.timestep)
         inputs = np.repeat(states[:, None, self._given], self._substeps, axis=1)
         found = np.empty((*shape, len(self._kept)))
         with self._free.lent() as (rollout, datas):
@@ -185,11 +184,11 @@ class _InRollouts:
                 initial_warmstart=np.zeros((shape[0], self._model.nv)),
                 state=found,
             )
-        expected = 1.0
         for _ in range(self._substeps):
-            expected += self._model.opt.timestep
             times += self._model.opt.timestep
         following = states.copy()
         following[:, self._kept] = found[:, -1]
-        following[:, self._time] = times
-        return following, found[:, -1, self._time] != expected
+        failures = following[:, self._time] != times
+        for row in young:
+            _, failures[row] = self._single(states[row])
+        return following, failures

@@ -2,7 +2,8 @@
 
 The numbers go out twice: as `values`, float32, which jax can read, change and
 differentiate, and as `words`, the bits of the double. On the way back the bits count
-for every element whose value is still what they round to.
+for every element whose value is still what they round to. Numbers beyond float32 round
+to infinity: callers keep numpy from warning about it, once for all that they do.
 """
 
 from typing import Any

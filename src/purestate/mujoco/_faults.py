@@ -32,11 +32,12 @@ class Faults:
         self._start = np.empty(layout.size)
         mujoco.mj_getState(model, mujoco.MjData(model), self._start, WHOLE)
 
-    def before(self, states: Array) -> tuple[Array, Array | None]:
-        """Return states that can be stepped, and which of them only stand in.
+    def before(self, states: Array, verb: str = "step") -> tuple[Array, Array | None]:
+        """Return states that MuJoCo can compute with, and which only stand in.
 
         Args:
             states: shape `(count, n)`, or `(n,)` for a single one.
+            verb: what is done with them.
 
         Raises:
             SimulationError: states whose numbers are not finite or too large.
@@ -50,7 +51,7 @@ class Faults:
             element = int(np.flatnonzero(wrong)[0])
             raise SimulationError(
                 self._name,
-                "cannot step a state that is not finite, or too large,",
+                f"cannot {verb} a state that is not finite, or too large,",
                 f"{self._place(element)} is {row[element]}.",
                 np.flatnonzero(bad).tolist(),
                 bad.size,
@@ -70,10 +71,10 @@ class Faults:
         failed = self._bad(following) | warned
         if stand_ins is not None:
             failed |= stand_ins
-        if self._as_nan:
-            return np.where(failed[..., None], np.nan, following)
         if not failed.any():
             return following
+        if self._as_nan:
+            return np.where(failed[..., None], np.nan, following)
         raise SimulationError(
             self._name,
             "diverged",

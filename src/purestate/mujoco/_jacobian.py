@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from purestate.mujoco._layout import StateLayout, put
+from purestate.mujoco._layout import FATAL, WHOLE, StateLayout, put
 from purestate.mujoco._native import mujoco
 from purestate.mujoco._tangent import Tangent
 
@@ -21,6 +21,12 @@ Array = np.ndarray[Any, Any]
 # Ten times smaller than MuJoCo's own choice: near contacts the error is a tenth, and
 # rounding costs 1e-8.
 EPS = 1e-7
+# Parts of a state through which a step depends on earlier ones, by their sizes.
+_NOT_DIFFERENTIATED = {
+    "nhistory": "delayed actuators or sensors",
+    "npluginstate": "plugins with a state",
+    "nplastic": "plastic deformation",
+}
 
 
 def why_no_gradient(model: Any) -> str:
@@ -32,6 +38,13 @@ def why_no_gradient(model: Any) -> str:
             "model.opt.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST, or cut "
             "the derivative off with jax.lax.stop_gradient(state)."
         )
+    for size, what in _NOT_DIFFERENTIATED.items():
+        if getattr(model, size, 0):
+            return (
+                f"cannot be differentiated: the model has {what}, which MuJoCo's "
+                f"mjd_transitionFD does not differentiate. Leave them out, or cut the "
+                f"derivative off with jax.lax.stop_gradient(state)."
+            )
     return ""
 
 
@@ -53,13 +66,17 @@ class Jacobian:
             layout.indices(user),
         )
 
-    def step(self, data: Any, state: Array) -> Array:
-        """Return the part of the derivative that `pattern` tells; `data` is scratch."""
+    def step(self, data: Any, state: Array) -> tuple[Array, Array, bool]:
+        """Return the derivative, the next state, and whether MuJoCo warned about it.
+
+        Of the derivative, the part that `pattern` tells; `data` is scratch.
+        """
         model, nv = self._model, self._nv
         size = 2 * nv + self._na
         chain = np.eye(size, size + int(model.nu))
         a, b = np.zeros((size, size)), np.zeros((size, int(model.nu)))
         put(model, data, state)
+        data.warning.number[:] = 0
         for substep in range(self._substeps):
             if substep:
                 mujoco.mj_step(model, data)
@@ -67,8 +84,15 @@ class Jacobian:
             chain = a @ chain
             chain[:, size:] += b
         mujoco.mj_step(model, data)
+        following = np.empty_like(state)
+        mujoco.mj_getState(model, data, following, WHOLE)
+        warned = bool(data.warning.number[FATAL].any())
         found: Array = self._outward(data.qpos) @ chain @ self._inward(state)
-        return found
+        return found, following, warned
+
+    def nothing(self) -> Array:
+        """Return the derivative of what is constant."""
+        return np.zeros((len(self.pattern[0]), len(self.pattern[1])))
 
     def observed(
         self, data: Any, state: Array, look: Callable[[Any, Array], Array]

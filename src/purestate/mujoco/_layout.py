@@ -12,9 +12,14 @@ import numpy as np
 
 from purestate.mujoco._native import mujoco
 
-__all__ = ["WHOLE", "StateLayout", "put", "state_layout"]
+__all__ = ["FATAL", "WHOLE", "StateLayout", "put", "state_layout"]
 
 WHOLE = int(mujoco.mjtState.mjSTATE_INTEGRATION)
+# The warnings after which MuJoCo resets a simulation, or drops its controls.
+FATAL = [
+    int(getattr(mujoco.mjtWarning, f"mjWARN_BAD{name}"))
+    for name in ("QPOS", "QVEL", "QACC", "CTRL")
+]
 _NAMES: dict[str, str] = {"WARMSTART": "qacc_warmstart", "PLUGIN": "plugin_state"}
 
 

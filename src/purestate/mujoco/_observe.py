@@ -1,11 +1,13 @@
 """What a user wants to see of a simulation besides its state."""
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
 import jax
 import numpy as np
 
+from purestate._host._workers import Pool, Scratch
 from purestate.errors import SimSpecError
 from purestate.errors._base import nearest
 from purestate.mujoco._engines import Batches
@@ -15,7 +17,26 @@ from purestate.mujoco._native import DATA_FIELDS, mujoco
 __all__ = ["Observer"]
 
 Array = np.ndarray[Any, Any]
-_AFTER_CONSTRAINTS = ("cacc", "cfrc_int", "cfrc_ext")
+# What `mj_forward` leaves out, or computes only for a sensor or behind a flag.
+_FUNCTIONS = {
+    "mj_rnePostConstraint": ("cacc", "cfrc_int", "cfrc_ext"),
+    "mj_subtreeVel": ("subtree_linvel", "subtree_angmom"),
+    "mj_energyPos": ("energy",),
+    "mj_energyVel": ("energy",),
+}
+_NOT_COMPUTED = {
+    *("qDeriv", "qH", "qHDiagInv", "qLU"),  # an integrator's, of the step before
+    *("qfrc_inverse", "solver_fwdinv"),  # mj_inverse's
+}
+# In the arena, as long as there are constraints, or about MuJoCo's own memory.
+_VARYING = (
+    *("contact", "efc_", "iefc_", "iacc", "ifrc_"),
+    *("island_", "tree_island", "dof_island", "map_"),
+    *("maxuse_", "plugin_data", "signature", "narena", "nbuffer", "parena", "pbase"),
+    "pstack",
+)
+# Written only where there are constraints.
+_COUNTERS = ("solver_niter", "solver_nnz", "solver_nisland")
 
 
 class Observer:
@@ -25,47 +46,82 @@ class Observer:
         model: the model.
         owner: the simulator's name, for messages.
         names: the fields.
-        batches: for `look_at_all`; None where there is no `mujoco.batch`.
+        batches: None where `mujoco.batch` is not used.
+        threads: how many share a batch otherwise.
     """
 
     def __init__(
-        self, model: Any, owner: str, names: Iterable[str], batches: Batches | None
+        self,
+        model: Any,
+        owner: str,
+        names: Iterable[str],
+        batches: Batches | None,
+        threads: int | None,
     ) -> None:
         self.names = tuple(names)
         self._model = model
-        self._after = any(name in _AFTER_CONSTRAINTS for name in self.names)
+        self._after = [
+            getattr(mujoco, function)
+            for function, fields in _FUNCTIONS.items()
+            if not set(fields).isdisjoint(self.names)
+        ]
         data = mujoco.MjData(model)
         self._like = {name: _value(owner, model, data, name) for name in self.names}
-        self._batches = batches
         # In a batch, parts of the state are views of it, and some fields are missing.
-        state = set(state_layout(model).names)
-        fields = frozenset() if batches is None else DATA_FIELDS - state
-        self.in_batches = bool(names) and not self._after and fields >= set(self.names)
+        self._layout = state_layout(model)
+        fields = frozenset() if batches is None else DATA_FIELDS
+        fields -= {*self._layout.names, *_COUNTERS}
+        whole = not self._after and fields >= set(self.names)
+        self._counters = {
+            name: np.zeros_like(getattr(data, name))
+            for name in _COUNTERS
+            if hasattr(data, name)
+        }
+        self._batches = batches if whole else None
+        self._free = Scratch(functools.partial(mujoco.MjData, model))
+        self._pool = Pool(threads, "purestate-mujoco")
 
     def specs(self, dtype: Any) -> dict[str, Any]:
         """Return shapes and dtypes, floating-point ones in `dtype`."""
         make: Any = jax.ShapeDtypeStruct
         return {
-            name: make(like.shape, dtype if like.dtype.kind == "f" else np.int32)
+            name: make(like.shape, dtype if like.dtype.kind == "f" else like.dtype)
             for name, like in self._like.items()
         }
 
     def look(self, data: Any, state: Array) -> dict[str, Array]:
         """Return the fields in a state; `data` is scratch."""
         put(self._model, data, state)
+        for name, zero in self._counters.items():
+            setattr(data, name, zero)
         mujoco.mj_forward(self._model, data)
-        if self._after:
-            mujoco.mj_rnePostConstraint(self._model, data)
-        return {name: np.array(getattr(data, name)) for name in self.names}
+        for function in self._after:
+            function(self._model, data)
+        return {name: _numbers(getattr(data, name)) for name in self.names}
 
     def look_at_all(self, states: Array) -> dict[str, Array]:
-        """Return the fields in each of the states, by one native call."""
-        batches: Any = self._batches
-        with batches.lent(len(states)) as batch:
+        """Return the fields in each of the states, by one native call if possible."""
+        if self._batches is None:
+            return self._look_in_threads(states)
+        with self._batches.lent(len(states)) as batch:
             bound = {name: batch.bind(name) for name in self.names}
             batch.state[:] = states
             batch.forward()
-            return {name: value.copy() for name, value in bound.items()}
+            return {name: _numbers(value) for name, value in bound.items()}
+
+    def _look_in_threads(self, states: Array) -> dict[str, Array]:
+        found = {
+            name: np.empty((len(states), *like.shape), like.dtype)
+            for name, like in self._like.items()
+        }
+
+        def run(row: int) -> None:
+            with self._free.lent() as data:
+                for name, value in self.look(data, states[row]).items():
+                    found[name][row] = value
+
+        self._pool.each(run, list(range(len(states))))
+        return found
 
     def flat(self, data: Any, state: Array) -> Array:
         """Return the floating-point fields in a state, in one array."""
@@ -82,6 +138,8 @@ class Observer:
                 rows[name] = None
                 continue
             part = flat[start : start + like.size]
+            if name in self._layout.names and name != "qacc_warmstart":
+                part = np.eye(flat.shape[1])[self._layout.part(name)]  # it is handed on
             rows[name] = (part.reshape(*like.shape, flat.shape[1]), None)
             start += like.size
         return rows
@@ -101,12 +159,23 @@ def _value(owner: str, model: Any, data: Any, name: str) -> Array:
         )
     value = getattr(data, name)
     is_number = isinstance(value, np.ndarray | int | float)
-    if not is_number or isinstance(value, bool) or name.startswith(("efc_", "contact")):
+    if not is_number or isinstance(value, bool) or name.startswith(_VARYING):
         raise SimSpecError(
             f"{owner} cannot observe {name}: it is not an array whose size is the same "
             f"in every state. Such are xpos, geom_xpos, sensordata or ncon."
         )
+    if name in _NOT_COMPUTED:
+        raise SimSpecError(
+            f"{owner} cannot observe {name}: mj_forward does not compute it. Apply "
+            f"MuJoCo's own functions to the MjData that sim.to_data(state) returns."
+        )
     found = np.asarray(value)
     if found.dtype.kind not in "fiu" and found.dtype != bool:
         raise SimSpecError(f"{owner} cannot observe {name}: it holds no numbers.")
-    return np.array(found)
+    return _numbers(found)
+
+
+def _numbers(value: Any) -> Array:
+    """Return a copy of a field, whole numbers and truth values as int32."""
+    found = np.array(value)
+    return found if found.dtype.kind == "f" else found.astype(np.int32)

@@ -14,7 +14,13 @@ from purestate.errors import SimSpecError
 from purestate.mujoco._calls import Calls
 from purestate.mujoco._exact import merged, split
 from purestate.mujoco._layout import WHOLE, put, state_layout
-from purestate.mujoco._model import check, title
+from purestate.mujoco._model import (
+    check,
+    check_data,
+    check_state,
+    names_of_fields,
+    title,
+)
 from purestate.mujoco._native import mujoco
 from purestate.mujoco._state import SimState
 
@@ -72,10 +78,11 @@ class MujocoSim:
         check(model, substeps, threads, diverged)
         self._model = copy.copy(model)
         self._name = f"MujocoSim({title(model)})"
-        self._substeps = substeps
-        self._threads, self._diverged = threads, diverged
+        self._substeps = substeps = int(substeps)
+        self._threads = threads = None if threads is None else int(threads)
+        self._diverged = diverged
         self._layout = state_layout(self._model)
-        names = (observe,) if isinstance(observe, str) else tuple(observe)
+        names = names_of_fields(observe)
         self._calls = Calls(
             self._model,
             self._layout,
@@ -147,7 +154,7 @@ class MujocoSim:
             SimulationError: MuJoCo found numbers that are not finite, or too large.
                 Its `indices` say in which simulations of a batch.
         """
-        self._check_state(state, "step")
+        check_state(self._name, self._layout, state, "step")
         if ctrl is not None:
             state = state.replace(ctrl=ctrl)
         values, words = self._calls.step(state.values, state.words)
@@ -157,29 +164,37 @@ class MujocoSim:
         """Return the fields of `MjData` that were named in `observe=`, by name.
 
         They are those of exactly this state: MuJoCo's `mj_forward` is run on it (and
-        `mj_rnePostConstraint` for what that computes), while a field that is read after
-        `mj_step` is one substep behind. Derivatives are central differences.
+        `mj_rnePostConstraint`, `mj_subtreeVel`, `mj_energyPos` and `mj_energyVel` for
+        what they compute), while a field that is read after `mj_step` is one substep
+        behind. Derivatives are central differences.
 
         Args:
             state: of one simulation; use `jax.vmap` for a batch.
 
         Raises:
             SimSpecError: the state is a batch or of another model.
+            SimulationError: its numbers are not finite, or too large.
         """
         if not self._calls.observed:
             raise SimSpecError(
                 f"{self._name} observes nothing: name fields of MjData where it is "
                 f'made, MujocoSim(model, observe=("xpos", "sensordata")).'
             )
-        self._check_state(state, "observe")
+        check_state(self._name, self._layout, state, "observe")
         found: dict[str, Any] = self._calls.observe(state.values, state.words)
         return found
 
     def from_data(self, data: Any) -> SimState:
-        """Return the state of a `mujoco.MjData`, every bit of it."""
+        """Return the state of a `mujoco.MjData`, every bit of it.
+
+        Raises:
+            SimSpecError: it is no `MjData`, or one of another model.
+        """
+        check_data(self._name, self._model, data, "from_data")
         state = np.empty(self._layout.size)
         mujoco.mj_getState(self._model, data, state, WHOLE)
-        values, words = split(state, np.dtype(jnp.result_type(float)))
+        with np.errstate(over="ignore"):  # beyond float32
+            values, words = split(state, np.dtype(jnp.result_type(float)))
         exact = None if words is None else jnp.asarray(words)
         return SimState(values=jnp.asarray(values), words=exact, layout=self._layout)
 
@@ -189,19 +204,28 @@ class MujocoSim:
         Args:
             state: of one simulation, and not traced.
             data: written to, if given; else a new one is made.
+
+        Raises:
+            SimSpecError: the state is a batch, traced or of another model, or the
+                data is of another model.
         """
-        self._check_state(state, "to_data")
+        check_state(self._name, self._layout, state, "to_data")
         if is_tracer(state.values):
             raise SimSpecError(
                 f"{self._name}.to_data needs the numbers of a state, and this one is "
                 f"traced: return it from the jitted function, or name the fields in "
                 f"MujocoSim(model, observe=...)."
             )
-        data = mujoco.MjData(self._model) if data is None else data
+        if data is None:
+            data = mujoco.MjData(self._model)
+        else:
+            check_data(self._name, self._model, data, "to_data")
         words = None if state.words is None else np.asarray(state.words)
-        whole = merged(np.asarray(state.values), words)
+        with np.errstate(over="ignore", invalid="ignore"):  # beyond float32
+            whole = merged(np.asarray(state.values), words)
         put(self._model, data, whole)
         mujoco.mj_forward(self._model, data)
+        put(self._model, data, whole)  # mj_forward leaves another warm start
         return data
 
     @property
@@ -225,39 +249,15 @@ class MujocoSim:
     def __repr__(self) -> str:
         return f"<{self._name}, substeps={self._substeps}, engine={self.engine}>"
 
-    def _key(self, keyframe: int | str) -> int:
+    def _key(self, keyframe: Any) -> int:
+        found = -1
         if isinstance(keyframe, str):
             kind = mujoco.mjtObj.mjOBJ_KEY
             found = mujoco.mj_name2id(self._model, kind, keyframe)
-        else:
-            found = keyframe
+        elif isinstance(keyframe, int | np.integer) and not isinstance(keyframe, bool):
+            found = int(keyframe)
         if not 0 <= found < self._model.nkey:
             raise SimSpecError(
                 f"{self._name} has no keyframe {keyframe!r}; it has {self._model.nkey}."
             )
-        return int(found)
-
-    def _check_state(self, state: Any, method: str) -> None:
-        if not isinstance(state, SimState):
-            raise SimSpecError(
-                f"{self._name}.{method} takes a SimState, from sim.init(), and got a "
-                f"{type(state).__name__}."
-            )
-        if state.layout != self._layout:
-            raise SimSpecError(
-                f"{self._name}.{method} got the state of another model: its qpos has "
-                f"shape {state.layout.shape('qpos')}, this model's "
-                f"{self._layout.shape('qpos')}."
-            )
-        dtype = jnp.result_type(state.values)
-        if dtype not in (jnp.float32, jnp.float64):
-            raise SimSpecError(
-                f"{self._name}.{method} got a state whose values are {dtype.name}: "
-                f"they must stay float32, or float64."
-            )
-        batch = jnp.shape(state.values)[:-1]
-        if batch:
-            raise SimSpecError(
-                f"{self._name}.{method} takes the state of one simulation, and got a "
-                f"batch of {batch}: write jax.vmap(sim.{method})(...)."
-            )
+        return found

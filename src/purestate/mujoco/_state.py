@@ -39,13 +39,22 @@ class _Part(View):
         batch = values.shape[:-1]
         known = layout.names.index(self.name) if self.name in layout.names else None
         shape = (0,) if known is None else layout.shapes[known]
-        given = jnp.asarray(value, values.dtype)
+        try:
+            given = jnp.asarray(value, values.dtype)
+        except (TypeError, ValueError) as error:
+            raise SimSpecError(
+                f"SimState.{self.name} takes numbers, and got a "
+                f"{type(value).__name__}: {error}"
+            ) from error
         if given.shape != batch + shape:
             raise SimSpecError.shape(self.name, shape, given.shape, batch)
         if known is None or not given.size:
             return {}
         flat = given.reshape(*batch, math.prod(shape))
-        return {"values": values.at[..., layout.part(self.name)].set(flat)}
+        start = layout.part(self.name).start
+        # Half the time of `at[].set` outside of jit, and it takes numpy arrays.
+        changed = jax.lax.dynamic_update_slice_in_dim(values, flat, start, axis=-1)
+        return {"values": changed}
 
 
 class SimState(State):
