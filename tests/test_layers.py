@@ -25,6 +25,7 @@ LAYERS = [
     "_host",
     "_pytree",
     "_open",
+    "_printer",
     "_repr",
     "_diff",
     "_values",

@@ -21,7 +21,7 @@ from purestate._construct import ASSIGNED
 from purestate._draft import Draft
 from purestate._fields import field, static
 from purestate._layout import AUX, DRAFT, FAILED, layout_of
-from purestate._repr import pformat, shown_fields
+from purestate._repr import pformat
 from purestate._setup import set_up
 from purestate._view import view_names
 from purestate.errors import FrozenStateError, UndeclaredFieldError
@@ -178,6 +178,8 @@ class State:
         return pformat(self)
 
     def __rich_repr__(self) -> Iterator[tuple[str, Any]]:
+        from purestate._printer import shown_fields
+
         yield from shown_fields(self)
 
     def __copy__(self) -> "Self":
