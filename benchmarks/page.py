@@ -97,6 +97,11 @@ equinox and mutable objects; `make bench` makes them."""
 HOST = """\
 A call takes {jit:.0f} % of the time of one through `jax.pure_callback`, in a scan
 {scan:.0f} % (`make bench`)."""
+SIM = """\
+A batch of 64 humanoids, five RK4 substeps each, takes {threads:.2f} times what MuJoCo
+takes in C++ threads and {loop:.2f} times what it takes in a Python loop; a gradient
+takes {gradient:.1f} times what MuJoCo's own differences take
+([benchmarks](docs/benchmarks.md#simulations))."""
 
 
 def write(results: Path, folder: Path, readme: Path | None) -> list[Path]:
@@ -236,7 +241,20 @@ def figures(folder: Path) -> dict[str, str]:
         / get("host", row, "8 B", "pure_callback")
         for row in ("jit", "scan")
     }
-    return {"step": step, "host": HOST.format(**shares)}
+    batch = [
+        get("sim", "RK4, 5 substeps", "64", rival)
+        for rival in ("purestate, batch", "C++ threads, jax.ffi", "MuJoCo, Python loop")
+    ]
+    gradients = [
+        get("sim", "gradient", "1", rival)
+        for rival in ("purestate, grad", "mjd_transitionFD")
+    ]
+    sim = SIM.format(
+        threads=batch[0] / batch[1],
+        loop=batch[0] / batch[2],
+        gradient=gradients[0] / gradients[1],
+    )
+    return {"step": step, "host": HOST.format(**shares), "sim": sim}
 
 
 def with_figures(text: str, made: dict[str, str]) -> str:
