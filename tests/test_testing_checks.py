@@ -211,8 +211,23 @@ def test_a_scan_that_cannot_be_says_why():
     assert "the new state has another structure or type" == report.skipped["scan"]
 
 
+def test_the_first_argument_of_a_function_can_be_what_a_scan_carries():
+    def halve(x: Vector):
+        return x / 2
+
+    report = pst.check_method(halve, examples=3)
+
+    assert 3 >= report.examples["scan"] > 0
+
+
 class Kinked(ps.State):
     x: Vector
+
+    def sort(self):
+        return jnp.sort(self.x), jax.lax.top_k(self.x, 1)[0]
+
+    def narrow(self):
+        return self.x + 0.1 * jnp.abs(self.x)
 
     def relu(self):
         return jnp.maximum(self.x, 0) + jnp.abs(self.x) + jnp.floor(self.x)
@@ -227,7 +242,7 @@ class Kinked(ps.State):
         return jax.lax.while_loop(more, lambda c: (c[0] + 1, c[1] * 2), (0, self.x))[1]
 
 
-@pytest.mark.parametrize("name", ["relu", "steep"])
+@pytest.mark.parametrize("name", ["relu", "steep", "sort", "narrow"])
 def test_kinks_and_steep_slopes_are_no_false_alarm(name):
     report = pst.check_method(getattr(Kinked, name), laws=["jvp", "grad"])
 

@@ -65,6 +65,18 @@ def test_a_defect_of_later_steps_is_found_with_its_history():
     assert 3 <= error.example.count("state.deposit(")
 
 
+class Named(Account):
+    label: str = ps.static(default="savings")
+
+
+def test_a_static_string_is_no_method():
+    made = pst.machine(Named)
+
+    assert {"call_close", "call_deposit", "call_total"} == {
+        name for name in dir(made) if name.startswith("call_")
+    }
+
+
 class Positive(Account):
     @jax.jit
     def deposit(self, amount: Float[Array, "n"]):

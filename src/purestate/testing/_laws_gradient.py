@@ -188,9 +188,10 @@ def _differences(problem: _Problem) -> list[tuple[Any, Any, Any]]:
             wide, narrow = (a - b) / (2 * step), (c - d) / step
             expected = (4 * narrow - wide) / 3
             spread = np.abs(expected - narrow)
-            bend = np.abs((a - m) - (m - b)) / step
+            # What is left of the bend at a step of zero: nothing, but for a kink.
+            bend = (4 * (c - 2 * m + d) - (a - 2 * m + b)) / step
             scale = np.maximum(1.0, np.maximum(np.abs(expected), np.abs(m)))
-            smooth = (spread <= tolerance * scale) & (bend <= 16 * step * scale)
+            smooth = (spread <= tolerance * scale) & (np.abs(bend) <= tolerance * scale)
             smooth &= np.isfinite(expected)
         found.append((expected, 4 * spread + tolerance * scale, smooth))
     if not any(smooth.any() for _, _, smooth in found):

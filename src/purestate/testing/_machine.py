@@ -90,7 +90,8 @@ def machine(
 
 def _jitted(cls: Any) -> Iterable[str]:
     for name in dir(cls):
-        if not name.startswith("_") and hasattr(getattr(cls, name, None), "lower"):
+        held = getattr(cls, name, None)  # a static str has a `lower` as well
+        if not name.startswith("_") and callable(held) and hasattr(held, "eval_shape"):
             yield name
 
 

@@ -240,6 +240,8 @@ class Call:
         if name is None:
             return None
         state = self.operands[name]
+        if isinstance(state, jax.Array):  # tracers are arrays of another type
+            return result if isinstance(result, jax.Array) else None
         if type(result) is type(state) and not isinstance(result, tuple):
             return result
         if LAYOUT not in type(state).__dict__ or not isinstance(result, tuple):
