@@ -521,7 +521,7 @@ def test_a_method_that_is_not_under_ps_jit_says_so(name):
     with pytest.raises(
         PackedAttributeError,
         match=rf"^Train\.{name} is not under ps\.jit, and only that knows packed "
-        rf"States: decorate it with @ps\.jit, or call "
+        rf"States: decorate it with @ps\.jit, call it in a function that is, or call "
         rf"packed\.unpack\(\)\.{name}\(\.\.\.\)\.$",
     ):
         getattr(ps.pack(train()), name)

@@ -42,7 +42,7 @@ class Packed:
     _ps_spec: Spec
 
     def unpack(self) -> Any:
-        """Return the State, with every leaf an array of its own."""
+        """Return the State; leaves that are not packed are shared, not copied."""
         spec = self._ps_spec
         return jax.tree.unflatten(
             spec.treedef, taken_apart(spec, spec.slots, self._ps_leaves)

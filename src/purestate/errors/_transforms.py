@@ -135,7 +135,8 @@ class PackedAttributeError(PurestateError, AttributeError):
         """Return the error for a method that is not under `ps.jit`."""
         return cls(
             f"{owner.__name__}.{name} is not under ps.jit, and only that knows packed "
-            f"States: decorate it with @ps.jit, or call packed.unpack().{name}(...)."
+            f"States: decorate it with @ps.jit, call it in a function that is, or call "
+            f"packed.unpack().{name}(...)."
         )
 
 
