@@ -174,7 +174,8 @@ def test_an_unknown_argument_is_named():
 
 def test_a_method_that_raises_is_shown_with_its_arguments():
     with pytest.raises(
-        StrategyError, match=r"(?s)Ball\.refused\(\.\.\.\) raised KeyError.*Ball\("
+        StrategyError,
+        match=r"(?s)Ball\.refused\(\.\.\.\) raised KeyError.*Ball\(.*args=\{",
     ):
         pst.check_method(Ball.refused)
 
@@ -192,6 +193,17 @@ def test_a_method_that_raises_is_shown_with_its_arguments():
 def test_anything_else_is_refused(check, text):
     with pytest.raises(StrategyError, match=text):
         check(3)
+
+
+def test_a_method_that_is_bound_to_an_instance_is_refused():
+    ball = Ball(position=jnp.zeros(2), velocity=jnp.zeros(2))
+
+    with pytest.raises(
+        StrategyError,
+        match=r"^Ball\.step is bound to an instance, and check_method draws instances: "
+        r"get it from the class, check_method\(Ball\.step\)\.$",
+    ):
+        pst.check_method(ball.step)
 
 
 def test_host_functions_with_effects_are_refused():

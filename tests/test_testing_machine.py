@@ -77,6 +77,14 @@ def test_a_static_string_is_no_method():
     }
 
 
+@pytest.mark.parametrize(
+    "options", [{"methods": ["depositt"]}, {"args": {"depositt": {}}}]
+)
+def test_a_name_that_is_no_method_is_refused(options):
+    with pytest.raises(StrategyError, match=r"^Account has no method 'depositt'\.$"):
+        pst.machine(Account, **options)
+
+
 class Positive(Account):
     @jax.jit
     def deposit(self, amount: Float[Array, "n"]):

@@ -83,7 +83,7 @@ class StrategyError(PurestateError, TypeError):
         return cls(
             f"{name}(...) raised {error}\nwhen it was called as\n"
             f"{textwrap.indent(given, '    ')}\n"
-            f"If it cannot take such values, say what it takes: fields={{...}}, with a "
-            f"strategy or a value for each field. Values that a class must refuse are "
-            f"best refused in __check__: those are drawn again."
+            f"If it cannot take such values, say what it takes: fields={{...}} for a "
+            f"constructor, args={{...}} for a method. Values that a class must refuse "
+            f"are best refused in __check__: those are drawn again."
         )

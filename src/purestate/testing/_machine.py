@@ -79,6 +79,9 @@ def machine(
             f"{cls.__name__} has no jitted methods to step with: name some, "
             f"machine({cls.__name__}, methods=[...])."
         )
+    for name in (*names, *(args or {})):
+        if not callable(getattr(cls, name, None)):
+            raise StrategyError(f"{cls.__name__} has no method {name!r}.")
     drawing = Drawing(cls, fields, dims, dtypes, specials=False)
     callees = {name: Callee.of(getattr(cls, name), cls, frozenset()) for name in names}
     made: dict[str, Any] = {"__doc__": f"Histories of a {cls.__name__}."}

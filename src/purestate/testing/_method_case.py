@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from purestate._layout import LAYOUT
+from purestate._packed import Packed
 from purestate._state import State
 from purestate.errors import StrategyError
 from purestate.testing._annotations import draw_value
@@ -53,6 +54,12 @@ class Callee:
             raise StrategyError(
                 f"check_method takes a method or a function, and got an object of "
                 f"type {type(fn).__name__}."
+            )
+        if isinstance(getattr(fn, "__self__", None), State | Packed):
+            bound = fn.__qualname__.rpartition("<locals>.")[2]
+            raise StrategyError(
+                f"{bound} is bound to an instance, and check_method draws instances: "
+                f"get it from the class, check_method({bound})."
             )
         raw: Any = fn
         while hasattr(raw, "lower") and hasattr(raw, "__wrapped__"):
