@@ -232,6 +232,15 @@ def test_the_first_argument_of_a_function_can_be_what_a_scan_carries():
     assert 3 >= report.examples["scan"] > 0
 
 
+def test_a_result_that_is_a_python_number_is_no_false_alarm():
+    def halve(x: Vector):
+        return x / 2, 3, 0.5, True
+
+    report = pst.check_method(halve, examples=3)
+
+    assert report.examples["vmap"] == 3
+
+
 class Kinked(ps.State):
     x: Vector
 

@@ -115,7 +115,7 @@ def mismatch(
 def _is_number_pair(change: Any) -> bool:
     """Return whether a Python number met the scalar array that jit makes of it."""
     numbers = {"bool", "int", "float", "complex"}
-    texts = {change.before, change.after}
+    texts = {text.removesuffix("(numpy)") for text in (change.before, change.after)}
     return (
         change.kind == "class"
         and bool(texts & numbers)

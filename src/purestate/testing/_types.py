@@ -81,6 +81,6 @@ def row(tree: Any, index: int) -> Any:
         if is_key(leaf):
             data = np.asarray(jax.random.key_data(leaf))[index]
             return wrap_key_data(data, impl=jax.random.key_impl(leaf))
-        return np.asarray(leaf)[index]
+        return np.asarray(np.asarray(leaf)[index])  # an array, also without axes
 
     return jax.tree.map(part, tree)
