@@ -340,3 +340,24 @@ def test_numpy_arguments_and_plain_numbers_are_fine():
 
     pst.check_state(Held, examples=5)
     pst.check_method(Held.scaled, examples=5)
+
+
+class Held(ps.State):
+    x: jax.Array
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (int, r"check_state takes a State class, or a dataclass: int has no fields\."),
+        (3, r"a dataclass, and got an object of type int\."),
+        (
+            Held(x=jnp.zeros(2)),
+            r"and got an object of type Held: write check_state\(Held\)\.",
+        ),
+    ],
+    ids=["a class without fields", "a number", "an instance"],
+)
+def test_what_is_no_state_class_is_refused(given, text):
+    with pytest.raises(StrategyError, match=text):
+        pst.check_state(given)

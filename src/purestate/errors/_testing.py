@@ -57,6 +57,18 @@ class StrategyError(PurestateError, TypeError):
         )
 
     @classmethod
+    def no_class(cls, value: object) -> "StrategyError":
+        """For what is neither a State class nor a dataclass."""
+        text = "check_state takes a State class, or a dataclass"
+        if isinstance(value, type):
+            return cls(f"{text}: {value.__name__} has no fields.")
+        kind = type(value).__name__
+        hint = (
+            f": write check_state({kind})" if hasattr(value, "__match_args__") else ""
+        )
+        return cls(f"{text}, and got an object of type {kind}{hint}.")
+
+    @classmethod
     def unannotated(cls, place: str) -> "StrategyError":
         """For a parameter that says nothing at all."""
         name = place.rpartition(".")[2]

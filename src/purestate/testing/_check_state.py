@@ -1,5 +1,6 @@
 """`check_state`: all laws of a State class, in one line of a test."""
 
+import typing
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from purestate.testing import _laws_update as _laws_update  # isort: skip
 from purestate.testing import _laws_places as _laws_places  # isort: skip
 from purestate.testing import _laws_copy as _laws_copy  # isort: skip
 from purestate.testing import _laws_compiled as _laws_compiled  # isort: skip
+from purestate.errors import StrategyError
 from purestate.testing._backends import selected_backends
 from purestate.testing._laws import selected
 from purestate.testing._running import Report, Run, search
@@ -71,6 +73,8 @@ def check_state(
     ...     pst.check_state(Counter)
     >>> test_counter()
     """
+    if not _has_fields(typing.get_origin(cls) or cls):
+        raise StrategyError.no_class(cls)
     wanted = selected("state", laws, without)
     drawing = Drawing(cls, fields, dims, dtypes, specials)
     devices = selected_backends(backends)
@@ -92,3 +96,8 @@ def check_state(
         run = Run(name, backend, device, few, report, examples)
         search(run, [law for law in wanted if law.compiles])
     return report
+
+
+def _has_fields(cls: Any) -> bool:
+    known = hasattr(cls, "__dataclass_fields__") or hasattr(cls, "_fields")
+    return isinstance(cls, type) and known
