@@ -5,12 +5,13 @@
 lies in. A view holds nothing, and is not in the tree.
 """
 
+import abc
 from typing import Any
 
 __all__ = ["View", "view_names"]
 
 
-class View:
+class View(abc.ABC):
     """A descriptor that reads a part of a State, and says how to change it."""
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -22,13 +23,13 @@ class View:
         for name, changed in self.changes(instance, value).items():
             setattr(instance, name, changed)
 
+    @abc.abstractmethod
     def read(self, state: Any) -> Any:
         """Return the part of a State that this is."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def changes(self, state: Any, value: Any) -> dict[str, Any]:
         """Return new values, by field name, with which the part is `value`."""
-        raise NotImplementedError
 
 
 def view_names(cls: type) -> tuple[str, ...]:

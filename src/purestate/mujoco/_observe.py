@@ -169,10 +169,7 @@ def _value(owner: str, model: Any, data: Any, name: str) -> Array:
             f"{owner} cannot observe {name}: mj_forward does not compute it. Apply "
             f"MuJoCo's own functions to the MjData that sim.to_data(state) returns."
         )
-    found = np.asarray(value)
-    if found.dtype.kind not in "fiu" and found.dtype != bool:
-        raise SimSpecError(f"{owner} cannot observe {name}: it holds no numbers.")
-    return _numbers(found)
+    return _numbers(value)
 
 
 def _numbers(value: Any) -> Array:
