@@ -1,8 +1,7 @@
 """Five programs with state, as a pure step and as one that writes into numpy arrays.
 
-A workload is a dict of arrays and what one step does to it. How the dict is held, and
-how the step is compiled, is told in `ways`. Every step computes its input from a
-counter in the state, so that all ways compute the same numbers.
+A workload is a dict of arrays and what one step does to it; `ways` tells how the dict
+is held. A step's input comes from a counter in the state: the same numbers in all ways.
 """
 
 from collections.abc import Callable
