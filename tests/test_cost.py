@@ -248,10 +248,67 @@ def test_importing_jax_initialises_no_backend_and_pulls_in_no_extra():
     code = (
         "import sys, jax, purestate; "
         "extra = {'hypothesis', 'chex', 'equinox', 'flax', 'optax', 'rich', 'pytest'}; "
-        "extra |= {'jax.extend', 'jax.experimental.pallas'}; "
+        "extra |= {'jax.experimental.pallas'}; "
         "print(sorted(extra & sys.modules.keys()))"
     )
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
 
     assert b"[]\n" == done.stdout
+
+
+def test_nothing_that_was_compiled_before_is_compiled_again():
+    """Imports that come late add to jax's trace context, and so to every cache key."""
+    code = """
+import warnings
+import jax, jax.numpy as jnp, mujoco, numpy as np, purestate as ps
+from purestate.mujoco import MujocoSim
+
+class Counter(ps.State):
+    count: jax.Array
+
+@ps.host_function(out=jax.ShapeDtypeStruct((), jnp.float32))
+def host(x):
+    return x
+
+@ps.host_function(effects=True)
+def log(x):
+    pass
+
+def use():
+    counter, x = Counter(count=0), jnp.float32(1.0)
+    with counter.draft() as new:
+        new.count += 1
+    yield "draft"
+    host(x)
+    yield "eager host call"
+    jax.jit(host)(x)
+    yield "host call"
+    jax.grad(lambda x: ps.host_function(np.sin, grad="fd")(x))(x)
+    yield "gradient"
+    jax.jit(log)(x)
+    yield "effect"
+    sim = MujocoSim(mujoco.MjModel.from_xml_string(
+        "<mujoco><worldbody><body><freejoint/><geom size='1'/></body></worldbody></mujoco>"))
+    jax.jit(sim.step)(sim.init())
+    yield "simulator"
+    ps.pack(counter).unpack()
+    yield "pack"
+
+traces = []
+
+@jax.jit
+def early(x):
+    traces.append(1)
+    return x + 1
+
+early(1.0)
+for step in use():
+    early(1.0)
+    assert len(traces) == 1, step
+    assert not {"flax", "equinox"} & set(__import__("sys").modules), step
+"""
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+    assert "" == done.stderr

@@ -10,12 +10,7 @@ import pytest
 from gymnasium import spaces
 
 import purestate as ps
-from purestate.errors import (
-    HostEnvError,
-    HostGradError,
-    HostSpecError,
-    HostVmapError,
-)
+from purestate.errors import HostEnvError, HostGradError, HostSpecError, HostVmapError
 from tests.hosts import agree, x64
 
 pytestmark = pytest.mark.usefixtures("lowering")

@@ -14,9 +14,9 @@ from hypothesis import settings
 
 import purestate as ps
 import purestate.testing as pst
-from purestate.testing._classes import draw_class
-from purestate.testing._laws import LAWS
-from purestate.testing._scope import Scope
+from purestate.testing._laws.law import LAWS
+from purestate.testing._strategies.classes import draw_class
+from purestate.testing._strategies.scope import Scope
 
 IS_DEEP = settings.default.max_examples >= 1000
 CLASSES = 200 if IS_DEEP else 12

@@ -11,11 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 import purestate as ps
-from purestate.errors import (
-    DerivedFieldError,
-    FieldError,
-    StrictFieldError,
-)
+from purestate.errors import DerivedFieldError, FieldError, StrictFieldError
 
 
 class Counter(ps.State):
@@ -277,3 +273,64 @@ def test_replace_without_changes_is_a_copy():
 
     assert c == c.replace()
     assert c is not c.replace()
+
+
+# --- the standard library's replace, whatever is around the constructor --------------
+
+
+def logged(init):
+    """Return a constructor with another around it, as loggers and checkers put one."""
+
+    @functools.wraps(init)
+    def __init__(self, *args, **kwargs):
+        init(self, *args, **kwargs)
+
+    return __init__
+
+
+@pytest.mark.parametrize("times", [0, 1, 2])
+def test_dataclasses_replace_does_what_replace_does_behind_a_decorated_init(times):
+    class Doubled(ps.State):
+        x: jax.Array = ps.field(converter=lambda x: jnp.asarray(x) * 2)
+        n: int = ps.static(default=1)
+
+    for _ in range(times):
+        Doubled.__init__ = logged(Doubled.__init__)
+    doubled = Doubled(1.0)
+
+    assert doubled.replace(n=3) == dataclasses.replace(doubled, n=3)
+    assert doubled.replace(x=5.0) == dataclasses.replace(doubled, x=5.0)
+
+
+def test_dataclasses_replace_does_not_run_a_decorated_hand_written_init():
+    class Counted(ps.State):
+        x: jax.Array
+        seen: jax.Array = ps.field(init=False)
+
+        @logged
+        def __init__(self, x):
+            self.x, self.seen = x, 0
+
+    counted = Counted(jnp.zeros(2)).replace(seen=jnp.int32(7))
+
+    assert 7 == dataclasses.replace(counted, x=jnp.ones(2)).seen
+
+
+def test_dataclasses_replace_works_under_the_decorator_on_top():
+    @dataclasses.dataclass
+    class Doubled(ps.State):
+        x: jax.Array = ps.field(converter=lambda x: jnp.asarray(x) * 2)
+        n: int = ps.static(default=1)
+
+    doubled = Doubled(1.0)
+
+    assert doubled.replace(n=3) == dataclasses.replace(doubled, n=3)
+
+
+def test_the_way_in_of_dataclasses_replace_is_no_field():
+    class Box(ps.State):
+        x: jax.Array
+
+    assert ["x"] == [spec.name for spec in dataclasses.fields(Box(x=1.0))]
+    assert {"x": 1.0} == dataclasses.asdict(Box(x=1.0))
+    assert ("x",) == Box.__match_args__

@@ -14,7 +14,7 @@ import purestate as ps
 import purestate.testing as pst
 from purestate.errors import LawError, StrategyError
 from purestate.testing._counting import recorded
-from purestate.testing._laws import LAWS
+from purestate.testing._laws.law import LAWS
 from tests.hosts import x64
 
 PAGE = pathlib.Path(__file__).resolve().parent.parent / "docs" / "testing.md"

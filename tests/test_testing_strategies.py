@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int, Key
 
 import purestate as ps
 import purestate.testing as pst
-from purestate.testing._paste import paste
+from purestate.testing._trees.source_text import paste
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import purestate as ps
-from purestate._view import View, view_names
+from purestate._schema.view import View, view_names
 
 
 class Part(View):

@@ -12,23 +12,21 @@
 """
 
 from purestate import errors
-from purestate._batches import prefix, stack, unstack
-from purestate._diff import diff
-from purestate._donation import donation_report
-from purestate._fields import field, static
-from purestate._find import find_tracers
-from purestate._host import (
-    HostEnv,
-    HostSim,
-    host_function,
-    original_error,
-    surface_errors,
-)
-from purestate._jit import jit
-from purestate._pack import pack
-from purestate._repr import pformat
-from purestate._state import State
-from purestate._transforms import grad, value_and_grad, vmap
+from purestate._host.call.failures import original_error, surface_errors
+from purestate._host.function import host_function
+from purestate._host.simulators.host_env import HostEnv
+from purestate._host.simulators.host_sim import HostSim
+from purestate._inspect.diff import diff
+from purestate._inspect.repr import pformat
+from purestate._inspect.tracers import find_tracers
+from purestate._instance.batches import prefix, stack, unstack
+from purestate._pack.pack import pack
+from purestate._schema.fields import field, static
+from purestate._state.state import State
+from purestate._transforms.donation_report import donation_report
+from purestate._transforms.grad import grad, value_and_grad
+from purestate._transforms.jit import jit
+from purestate._transforms.vmap import vmap
 
 __all__ = [
     "HostEnv",

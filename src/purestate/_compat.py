@@ -4,6 +4,7 @@ Every other file may assume that what is exported here behaves the same everywhe
 """
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import sys
@@ -12,27 +13,16 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.extend.core
 import jax.numpy as jnp
 from jax.core import ShapedArray, Trace, Tracer
 
-__all__ = [
-    "current_trace",
-    "fills_dict",
-    "is_tracer",
-    "is_tracing",
-    "laid_out",
-    "laid_out_on",
-    "on_partial_evaluation",
-    "outermost_trace",
-    "own_annotations",
-    "refusing_jax",
-    "result_type",
-    "splits_in_loops",
-    "vary",
-    "varying_axes",
-    "weakly_typed",
-]
-
+# Imported here, with purestate, and not when it is first needed: it adds entries to
+# jax's trace context, and every function that was compiled before would be compiled
+# again at its next call. Public only there; jax 0.7.2 has it in jax.core alone.
+_extended: Any = jax.extend.core
+_home: Any = _extended if hasattr(_extended, "get_opaque_trace_state") else jax.core
+_trace_state: Callable[..., object] = _home.get_opaque_trace_state
 _SHARED_KEYS = 30  # beyond this, CPython gives each instance a dict of its own [1]
 
 
@@ -60,6 +50,32 @@ def own_annotations(cls: type) -> dict[str, Any]:
     return inspect.get_annotations(cls)
 
 
+def revived_field(spec: dataclasses.Field[Any]) -> dataclasses.Field[Any]:
+    """Return an unpickled field whose sentinels are the ones of this process."""
+    for slot in ("default", "default_factory"):
+        if type(getattr(spec, slot)) is type(dataclasses.MISSING):
+            setattr(spec, slot, dataclasses.MISSING)
+    private: Any = dataclasses
+    kinds = (private._FIELD, private._FIELD_CLASSVAR, private._FIELD_INITVAR)
+    kind = next(k for k in kinds if k.name == field_kind(spec))
+    spec._field_type = kind  # type: ignore[attr-defined]
+    return spec
+
+
+def field_kind(spec: dataclasses.Field[Any]) -> str:
+    """Return "_FIELD", "_FIELD_INITVAR" or "_FIELD_CLASSVAR"."""
+    return str(spec._field_type.name)  # type: ignore[attr-defined]
+
+
+def is_written_by_dataclasses(function: object) -> bool:
+    """Return whether the standard library wrote a method, and not a person.
+
+    It compiles its methods from strings.
+    """
+    code = getattr(inspect.unwrap(function), "__code__", None)  # type: ignore[arg-type]
+    return getattr(code, "co_filename", "") == "<string>"
+
+
 def is_tracer(value: object) -> bool:
     """Return whether `value` stands for an array inside a transformed function."""
     return isinstance(value, Tracer)
@@ -67,18 +83,7 @@ def is_tracer(value: object) -> bool:
 
 def current_trace() -> object:
     """Return something that equals itself exactly while the same trace is running."""
-    return _trace_state()(convention="purestate")
-
-
-@functools.cache
-def _trace_state() -> Callable[..., object]:
-    import jax.extend.core  # imports much, so only once it is needed
-
-    home: Any = jax.extend.core
-    if not hasattr(home, "get_opaque_trace_state"):
-        home = sys.modules["jax.core"]
-    state: Callable[..., object] = home.get_opaque_trace_state
-    return state
+    return _trace_state(convention="purestate")
 
 
 @functools.cache
@@ -123,7 +128,7 @@ def result_type(like: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     return like.update(shape=shape, dtype=dtype, weak_type=False, sharding=sharding)
 
 
-def laid_out(value: Any, like: Any) -> Any:
+def resharded_like(value: Any, like: Any) -> Any:
     """Return `value`, laid out on the mesh as a type says, if types say so at all."""
     kinds = getattr(like.sharding.mesh, "axis_types", None) or ()
     if jax.sharding.AxisType.Explicit not in kinds:
@@ -132,7 +137,7 @@ def laid_out(value: Any, like: Any) -> Any:
     return sharding.reshard(value, like.sharding)
 
 
-def laid_out_on(value: Any, sharding: Any) -> Any:
+def placed_on(value: Any, sharding: Any) -> Any:
     """Return a traced value, laid out on a mesh; None asks for nothing."""
     if sharding is None:
         return value
@@ -197,12 +202,9 @@ def refusing_jax(
 
     jax 0.7.2 has no public way to do so: there such operations run.
     """
-    from jax.extend import core as extended
-
-    home: Any = extended
-    if not hasattr(home, "set_current_trace"):
+    if not hasattr(_extended, "set_current_trace"):
         return contextlib.nullcontext()
-    manager: contextlib.AbstractContextManager[Any] = home.set_current_trace(
+    manager: contextlib.AbstractContextManager[Any] = _extended.set_current_trace(
         _Refusal(error)
     )
     return manager

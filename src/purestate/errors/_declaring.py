@@ -4,13 +4,6 @@ from collections.abc import Iterable
 
 from purestate.errors._base import PurestateError
 
-__all__ = [
-    "DeclarationError",
-    "InheritedInitError",
-    "ReservedNameError",
-    "UnannotatedArrayError",
-]
-
 
 class DeclarationError(PurestateError, TypeError):
     """A class body that cannot become a State."""

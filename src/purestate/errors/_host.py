@@ -4,17 +4,6 @@ from collections.abc import Sequence
 
 from purestate.errors._base import PurestateError
 
-__all__ = [
-    "HostEnvError",
-    "HostGradError",
-    "HostSimError",
-    "HostSpecError",
-    "HostVmapError",
-    "JaxInHostError",
-    "SimSpecError",
-    "SimulationError",
-]
-
 
 class HostSpecError(PurestateError, TypeError):
     """Arguments, results or options that do not fit a host function."""

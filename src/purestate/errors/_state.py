@@ -5,22 +5,8 @@ from collections.abc import Iterable, Mapping
 import jax
 
 from purestate._compat import is_tracer
-from purestate.errors._base import PurestateError, nearest, short
-
-__all__ = [
-    "CheckError",
-    "DerivedFieldError",
-    "FieldError",
-    "FrozenStateError",
-    "NumberError",
-    "StaticFieldError",
-    "StrictFieldError",
-    "TracedEqualityError",
-    "UndeclaredFieldError",
-    "UnfinishedStateError",
-    "UnhashableStateError",
-    "UnsetFieldError",
-]
+from purestate.errors._base import PurestateError
+from purestate.errors._text import nearest, short
 
 
 class FieldError(PurestateError, TypeError):

@@ -4,8 +4,6 @@ import textwrap
 
 from purestate.errors._base import PurestateError
 
-__all__ = ["BackendError", "LawError", "StrategyError"]
-
 
 class BackendError(PurestateError, RuntimeError):
     """None of the backends that were asked for is present."""

@@ -2,29 +2,8 @@
 
 from collections.abc import Iterable
 
-from purestate.errors._base import (
-    PurestateError,
-    PurestateWarning,
-    nearest,
-    short,
-)
-
-__all__ = [
-    "BatchAxisError",
-    "ConsumedStateError",
-    "DraftError",
-    "InPlaceWarning",
-    "JitDeclarationError",
-    "LostUpdateWarning",
-    "NothingToDifferentiateError",
-    "PackError",
-    "PackedAttributeError",
-    "PlaceError",
-    "RetraceWarning",
-    "SharedBufferWarning",
-    "StackError",
-    "StateDriftWarning",
-]
+from purestate.errors._base import PurestateError, PurestateWarning
+from purestate.errors._text import nearest, short
 
 
 class BatchAxisError(PurestateError, ValueError):

@@ -13,12 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from purestate._host._workers import Pool, Scratch
+from purestate._host.call.workers import Pool, Scratch
 from purestate.errors import SimSpecError
-from purestate.mujoco._layout import FATAL, WHOLE, StateLayout, put
 from purestate.mujoco._native import Batch, SimulationError, mujoco
-
-__all__ = ["ENGINES", "Batches", "Engine", "Single", "make_engine"]
+from purestate.mujoco._state_vector import FATAL, WHOLE, StateVector, put
 
 Array = np.ndarray[Any, Any]
 ENGINES = ("batch", "threads", "rollout")
@@ -57,7 +55,7 @@ class Single:
 def make_engine(
     name: str | None,
     model: Any,
-    layout: StateLayout,
+    layout: StateVector,
     substeps: int,
     threads: int | None,
 ) -> tuple[str, Engine]:
@@ -148,7 +146,7 @@ class _InRollouts:
     """`mujoco.rollout`, in MuJoCo since 3.2; without the solver's warm start."""
 
     def __init__(
-        self, model: Any, layout: StateLayout, substeps: int, threads: int
+        self, model: Any, layout: StateVector, substeps: int, threads: int
     ) -> None:
         from mujoco.rollout import Rollout
 

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["merged", "split"]
-
 Array = np.ndarray[Any, Any]
 _TINY = float(np.finfo(np.float32).tiny)
 

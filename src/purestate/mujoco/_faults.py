@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 
 from purestate.errors import SimulationError
-from purestate.mujoco._layout import WHOLE, StateLayout, put
 from purestate.mujoco._native import mujoco
-
-__all__ = ["Faults"]
+from purestate.mujoco._state_vector import WHOLE, StateVector, put
 
 Array = np.ndarray[Any, Any]
 _LIMIT = float(mujoco.mjMAXVAL)
@@ -23,7 +21,7 @@ class Faults:
     """Looks at states before and after a step."""
 
     def __init__(
-        self, name: str, model: Any, layout: StateLayout, substeps: int, as_nan: bool
+        self, name: str, model: Any, layout: StateVector, substeps: int, as_nan: bool
     ) -> None:
         self._name, self._model, self._layout = name, model, layout
         self._substeps, self._as_nan = substeps, as_nan

@@ -11,11 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from purestate.mujoco._layout import FATAL, WHOLE, StateLayout, put
 from purestate.mujoco._native import mujoco
+from purestate.mujoco._state_vector import FATAL, WHOLE, StateVector, put
 from purestate.mujoco._tangent import Tangent
-
-__all__ = ["EPS", "Jacobian", "why_no_gradient"]
 
 Array = np.ndarray[Any, Any]
 # Ten times smaller than MuJoCo's own choice: near contacts the error is a tenth, and
@@ -51,7 +49,7 @@ def why_no_gradient(model: Any) -> str:
 class Jacobian:
     """The Jacobians of a model's steps and observations, in double precision."""
 
-    def __init__(self, model: Any, layout: StateLayout, substeps: int) -> None:
+    def __init__(self, model: Any, layout: StateVector, substeps: int) -> None:
         self._model, self._layout, self._substeps = model, layout, substeps
         self._tangent = Tangent(model)
         self._nv, self._na = int(model.nv), int(model.na)

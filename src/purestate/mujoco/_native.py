@@ -16,7 +16,6 @@ except ModuleNotFoundError as error:
         name="mujoco",
     ) from error
 
-__all__ = ["DATA_FIELDS", "Batch", "SimulationError", "mujoco"]
 
 mujoco: Any = _mujoco
 _batch: Any = None

@@ -7,14 +7,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from purestate._host._workers import Pool, Scratch
+from purestate._host.call.workers import Pool, Scratch
 from purestate.errors import SimSpecError
-from purestate.errors._base import nearest
+from purestate.errors._text import nearest
 from purestate.mujoco._engines import Batches
-from purestate.mujoco._layout import put, state_layout
 from purestate.mujoco._native import DATA_FIELDS, mujoco
-
-__all__ = ["Observer"]
+from purestate.mujoco._state_vector import put, state_vector
 
 Array = np.ndarray[Any, Any]
 # What `mj_forward` leaves out, or computes only for a sensor or behind a flag.
@@ -68,7 +66,7 @@ class Observer:
         data = mujoco.MjData(model)
         self._like = {name: _value(owner, model, data, name) for name in self.names}
         # In a batch, parts of the state are views of it, and some fields are missing.
-        self._layout = state_layout(model)
+        self._layout = state_vector(model)
         fields = frozenset() if batches is None else DATA_FIELDS
         fields -= {*self._layout.names, *_COUNTERS}
         whole = not self._after and fields >= set(self.names)

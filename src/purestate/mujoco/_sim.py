@@ -11,20 +11,18 @@ import numpy as np
 
 from purestate._compat import is_tracer
 from purestate.errors import SimSpecError
-from purestate.mujoco._calls import Calls
-from purestate.mujoco._exact import merged, split
-from purestate.mujoco._layout import WHOLE, put, state_layout
-from purestate.mujoco._model import (
+from purestate.mujoco._arguments import (
     check,
     check_data,
     check_state,
     names_of_fields,
     title,
 )
+from purestate.mujoco._exact import merged, split
+from purestate.mujoco._host_calls import Calls
 from purestate.mujoco._native import mujoco
 from purestate.mujoco._state import SimState
-
-__all__ = ["MujocoSim"]
+from purestate.mujoco._state_vector import WHOLE, put, state_vector
 
 
 class MujocoSim:
@@ -81,7 +79,7 @@ class MujocoSim:
         self._substeps = substeps = int(substeps)
         self._threads = threads = None if threads is None else int(threads)
         self._diverged = diverged
-        self._layout = state_layout(self._model)
+        self._layout = state_vector(self._model)
         names = names_of_fields(observe)
         self._calls = Calls(
             self._model,

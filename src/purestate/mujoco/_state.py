@@ -6,16 +6,14 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from purestate._fields import static
-from purestate._state import State
-from purestate._view import View
+from purestate._schema.fields import static
+from purestate._schema.view import View
+from purestate._state.state import State
 from purestate.errors import SimSpecError
-from purestate.mujoco._layout import StateLayout
+from purestate.mujoco._state_vector import StateVector
 
 if TYPE_CHECKING:
     from typing import Self
-
-__all__ = ["SimState"]
 
 
 class _Part(View):
@@ -75,7 +73,7 @@ class SimState(State):
 
     values: jax.Array
     words: jax.Array | None
-    layout: StateLayout = static(repr=False)
+    layout: StateVector = static(repr=False)
 
     time = _Part("Simulation time in seconds, shape `(...)`.")
     qpos = _Part("Positions, shape `(..., nq)`, in metres and radians.")

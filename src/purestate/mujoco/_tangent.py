@@ -14,8 +14,6 @@ import numpy as np
 
 from purestate.mujoco._native import mujoco
 
-__all__ = ["Tangent"]
-
 Array = np.ndarray[Any, Any]
 
 

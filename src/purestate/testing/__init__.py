@@ -8,17 +8,17 @@ Needs the extra `testing`: hypothesis and chex.
 >>> pst.assert_same(Counter(), Counter())
 """
 
-from purestate.testing._arrays import arrays, keys
-from purestate.testing._asserts import assert_close, assert_same
 from purestate.testing._backends import backends
 from purestate.testing._check_call import check_host, check_method
 from purestate.testing._check_state import check_state
-from purestate.testing._classes import state_classes
 from purestate.testing._counting import assert_traces, count_host_calls
-from purestate.testing._laws import laws
+from purestate.testing._laws.law import laws
 from purestate.testing._machine import machine
-from purestate.testing._registered import register_strategy
-from purestate.testing._states import states, trees
+from purestate.testing._strategies.arrays import arrays, keys
+from purestate.testing._strategies.classes import state_classes
+from purestate.testing._strategies.registered import register_strategy
+from purestate.testing._strategies.states import states, trees
+from purestate.testing._trees.asserts import assert_close, assert_same
 
 __all__ = [
     "arrays",

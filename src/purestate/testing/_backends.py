@@ -8,8 +8,6 @@ import jax
 
 from purestate.errors import BackendError
 
-__all__ = ["KNOWN", "backends", "ran", "select_backends", "selected_backends"]
-
 KNOWN = ("cpu", "gpu", "tpu")
 _selection: list[tuple[str, ...] | None] = [None]
 ran: dict[str, int] = {}  # laws checked, by backend, for the report of the plug-in

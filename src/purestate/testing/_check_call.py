@@ -7,16 +7,10 @@ import hypothesis.strategies as st
 
 from purestate.errors import StrategyError
 from purestate.testing._backends import selected_backends
-from purestate.testing._laws import selected
-from purestate.testing._method_case import Call, Callee
+from purestate.testing._cases.call import Call, Callee
+from purestate.testing._laws.law import selected
 from purestate.testing._running import Report, Run, search
-from purestate.testing._states import Drawing
-
-# Imported for their laws, in the order in which they are looked at.
-from purestate.testing import _laws_method as _laws_method  # isort: skip
-from purestate.testing import _laws_gradient as _laws_gradient  # isort: skip
-
-__all__ = ["check_host", "check_method"]
+from purestate.testing._strategies.states import Drawing
 
 # The structures that programs are compiled for, in one check.
 _VARIANT = st.integers(0, 1)

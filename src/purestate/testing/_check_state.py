@@ -6,20 +6,12 @@ from typing import Any
 
 import hypothesis.strategies as st
 
-# Imported for their laws, in the order in which they are looked at.
-from purestate.testing import _laws_tree as _laws_tree  # isort: skip
-from purestate.testing import _laws_update as _laws_update  # isort: skip
-from purestate.testing import _laws_places as _laws_places  # isort: skip
-from purestate.testing import _laws_copy as _laws_copy  # isort: skip
-from purestate.testing import _laws_compiled as _laws_compiled  # isort: skip
 from purestate.errors import StrategyError
 from purestate.testing._backends import selected_backends
-from purestate.testing._laws import selected
+from purestate.testing._cases.state import StateCase
+from purestate.testing._laws.law import selected
 from purestate.testing._running import Report, Run, search
-from purestate.testing._state_case import StateCase
-from purestate.testing._states import Drawing
-
-__all__ = ["check_state"]
+from purestate.testing._strategies.states import Drawing
 
 # The structures that programs are compiled for, in one check.
 VARIANT = st.integers(0, 1)

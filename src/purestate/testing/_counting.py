@@ -9,8 +9,6 @@ from typing import Any
 
 import jax
 
-__all__ = ["HostCalls", "assert_traces", "count_host_calls", "recorded"]
-
 
 @contextlib.contextmanager
 def assert_traces(n: int, of: Any = None) -> Iterator[None]:

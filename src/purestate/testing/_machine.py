@@ -14,16 +14,14 @@ import jax
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from purestate.errors import LawError, StrategyError
-from purestate.testing._asserts import mismatch
-from purestate.testing._construct import Made, is_refusal
-from purestate.testing._laws import fresh
-from purestate.testing._method_case import Call, Callee
-from purestate.testing._paste import paste, paste_call
-from purestate.testing._scope import Scope
-from purestate.testing._states import Drawing
-from purestate.testing._types import differ_in_type, row, stacked
-
-__all__ = ["machine"]
+from purestate.testing._cases.call import Call, Callee
+from purestate.testing._cases.fresh import fresh
+from purestate.testing._strategies.construct import Made, is_refusal
+from purestate.testing._strategies.scope import Scope
+from purestate.testing._strategies.states import Drawing
+from purestate.testing._trees.asserts import mismatch
+from purestate.testing._trees.leaves import differ_in_type, row, stacked
+from purestate.testing._trees.source_text import paste, paste_call
 
 _PROMISES = {
     "jit": "step after step, jit gives what the plain call gives",

@@ -15,9 +15,7 @@ from hypothesis.errors import HypothesisException
 
 from purestate.errors import LawError
 from purestate.testing._backends import ran
-from purestate.testing._laws import Broken, Law, Skip
-
-__all__ = ["Report", "Run", "search"]
+from purestate.testing._laws.law import Broken, Law, Skip
 
 _HEALTH = (
     HealthCheck.too_slow,

@@ -1,0 +1,130 @@
+"""Exceptions of host functions, carried past XLA, which keeps only their text.
+
+A failing callback leaves its exception here under a number, and raises one whose text
+holds the number. Whoever catches the error of the program finds the exception by it.
+"""
+
+import collections
+import contextlib
+import itertools
+import re
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+_MARK = re.compile(r"purestate host error #(\d+)")
+_KEPT = 256  # exceptions that nobody asked for yet hold their frames alive
+_failed: collections.OrderedDict[int, BaseException] = collections.OrderedDict()
+_numbers = itertools.count(1)
+_lock = threading.Lock()
+
+
+class HostCallFailed(RuntimeError):
+    """What a failing host function raises into XLA; `original_error` has the cause."""
+
+
+def guarded(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `call`, with its exceptions kept for `original_error`."""
+
+    def guard(*args: Any) -> Any:
+        try:
+            return call(*args)
+        except BaseException as error:
+            number = next(_numbers)
+            with _lock:
+                _failed[number] = error
+                while len(_failed) > _KEPT:
+                    _failed.popitem(last=False)
+            kind = type(error).__name__
+            text = f"[purestate host error #{number}] {kind}: {error}"
+            raise HostCallFailed(text) from error
+
+    return guard
+
+
+def original_error(error: BaseException) -> BaseException | None:
+    """Return the exception that a host function raised, None if `error` is of none.
+
+    Args:
+        error: what left a compiled program, for example a `jax.errors.JaxRuntimeError`.
+
+    Returns:
+        The exception object itself, with the traceback into the host function.
+    """
+    seen: set[int] = set()
+    at: BaseException | None = error
+    while at is not None and id(at) not in seen:
+        seen.add(id(at))
+        known = getattr(at, "__purestate_original__", None)
+        if known is not None:
+            return known  # type: ignore[no-any-return]
+        if mark := _MARK.search(str(at)):
+            with _lock:
+                found = _failed.pop(int(mark[1]), None)
+            if found is not None:
+                with contextlib.suppress(AttributeError):
+                    at.__purestate_original__ = found  # type: ignore[attr-defined]
+                return found
+        at = at.__cause__ or at.__context__
+    return None
+
+
+def raise_original(error: BaseException) -> None:
+    """Raise the exception of a host function behind `error`, if there is one."""
+    found = original_error(error)
+    if found is None or found is error:
+        return
+    context = found.__context__
+    try:
+        raise found
+    finally:
+        # What XLA made of it says less than it does, and would be printed above it.
+        found.__context__ = context
+
+
+@contextlib.contextmanager
+def surface_errors(wait: bool = True) -> Iterator[None]:
+    """Raise the exceptions of host functions themselves, around plain `jax.jit` too.
+
+    Args:
+        wait: wait at the end of the block for the programs that were started in it, so
+            that an error cannot leave a later line.
+
+    Raises:
+        Whatever a host function raised inside the block.
+
+    >>> import jax, jax.numpy as jnp, purestate as ps
+    >>> @ps.host_function(out=jax.ShapeDtypeStruct((), jnp.float32))
+    ... def sim(x):
+    ...     raise ValueError("diverged")
+    >>> with ps.surface_errors():
+    ...     jax.jit(sim)(1.0)
+    Traceback (most recent call last):
+    ...
+    ValueError: diverged
+    """
+    with _lock:
+        before = set(_failed)
+    try:
+        yield
+        if wait:
+            _wait_for_everything()
+    except Exception as error:
+        raise_original(error)
+        raise
+    with _lock:
+        # Nobody holds the result of the failed program any more, so nothing raised.
+        lost = [number for number in _failed if number not in before]
+        error_kept = _failed.pop(lost[0]) if wait and lost else None
+    if error_kept is not None:
+        raise error_kept
+
+
+def _wait_for_everything() -> None:
+    untyped: Any = jax
+    for array in untyped.live_arrays():
+        if not array.is_deleted():
+            array.block_until_ready()
+    untyped.effects_barrier()

@@ -1,0 +1,233 @@
+"""Calling a host function on numpy arrays, and checking what comes back."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from purestate._compat import refusing_jax
+from purestate._host.call.leaf import Leaf, generators, may_cast
+from purestate._host.call.operation import Operation
+from purestate._host.call.options import Options
+from purestate._inspect.key_paths import path_text
+from purestate.errors import HostSpecError, JaxInHostError
+
+Arrays = list[np.ndarray[Any, Any]]
+
+
+def call(
+    op: Operation,
+    arrays: Sequence[np.ndarray[Any, Any]],
+    *,
+    fn: Callable[..., Any] | None = None,
+    lead: tuple[int, ...] = (),
+    cast: bool = True,
+    eager: bool = False,
+) -> Arrays:
+    """Return the leaves of one result, checked.
+
+    Args:
+        op: the function and its types.
+        arrays: one per argument leaf.
+        fn: a stand-in for the function itself, its whole-batch version.
+        lead: the batch axes that arguments and results have in front.
+        cast: make the results exactly of the declared dtypes, and not of their double
+            precision.
+        eager: called by a person, and not by a running program.
+    """
+    size = op.options.cache
+    if not size:
+        return _call(op, arrays, fn, lead, cast, eager)
+    key = (fn, lead, cast, *((a.shape, a.dtype.str, a.tobytes()) for a in arrays))
+    with op.lock:
+        if (kept := op.kept.get(key)) is not None:
+            op.kept.move_to_end(key)
+            return list(kept)
+    made = [found.copy() for found in _call(op, arrays, fn, lead, cast, eager)]
+    with op.lock:
+        op.kept[key] = made
+        while len(op.kept) > size:
+            op.kept.popitem(last=False)
+    return list(made)
+
+
+def _call(
+    op: Operation,
+    arrays: Sequence[np.ndarray[Any, Any]],
+    fn: Callable[..., Any] | None,
+    lead: tuple[int, ...],
+    cast: bool,
+    eager: bool,
+) -> Arrays:
+    options = op.options
+    if options.trusted:
+        made: Arrays = (fn or options.fn)(*arrays)
+        return made
+    args, kwargs = arguments(op, arrays)
+    result = invoke(options, fn or options.fn, args, {**kwargs, **op.statics}, eager)
+    if options.has_effects and options.out is None:
+        return []  # an effect without a spec has no result
+    return checked(op, result, lead, cast)
+
+
+def arguments(op: Operation, arrays: Sequence[np.ndarray[Any, Any]]) -> Any:
+    """Return `(args, kwargs)` as the function gets them."""
+    options = op.options
+    leaves = []
+    for leaf, given in zip(op.ins, arrays, strict=True):
+        if leaf.key is not None:
+            leaves.append(generators(given))
+            continue
+        array = given
+        if options.upcast and array.dtype == leaf.dtype:
+            array = array.astype(leaf.wide, copy=False)
+        if not array.flags.c_contiguous or (options.writable and array is given):
+            array = array.copy(order="C")
+        if array.flags.writeable and not options.writable:
+            array = array.view()
+            array.flags.writeable = False
+        leaves.append(array)
+    return jax.tree.unflatten(op.in_tree, leaves)
+
+
+def invoke(
+    options: Options,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    eager: bool = False,
+) -> Any:
+    """Return what a function of the user returns, on its thread, with its scratch."""
+
+    def run() -> Any:
+        with _scratch(options) as first, _refusing(options, eager):
+            return fn(*first, *args, **kwargs)
+
+    if options.own_thread is not None:
+        return options.own_thread.run(run)
+    if eager and options.scratch is None:
+        return fn(*args, **kwargs)
+    return run()
+
+
+@contextlib.contextmanager
+def _scratch(options: Options) -> Iterator[tuple[Any, ...]]:
+    if options.scratch is None:
+        yield ()
+        return
+    with options.scratch.lent() as thing:
+        yield (thing,)
+
+
+def _refusing(options: Options, eager: bool) -> contextlib.AbstractContextManager[Any]:
+    if eager:
+        return contextlib.nullcontext()
+    return refusing_jax(functools.partial(JaxInHostError, options.name, options.place))
+
+
+def checked(op: Operation, result: Any, lead: tuple[int, ...], cast: bool) -> Arrays:
+    """Return the leaves of a result; structure, then shapes, then dtypes are checked.
+
+    Raises:
+        HostSpecError: what was declared and what came back do not agree.
+    """
+    values, tree = jax.tree.flatten(result)
+    if tree != op.out_tree:
+        raise _structure_error(op, result, tree)
+    return [
+        _checked(op, place, leaf, value, lead, cast)
+        for place, leaf, value in zip(op.out_paths, op.outs, values, strict=True)
+    ]
+
+
+def _checked(
+    op: Operation,
+    place: str,
+    leaf: Leaf,
+    value: Any,
+    lead: tuple[int, ...],
+    cast: bool,
+) -> np.ndarray[Any, Any]:
+    if leaf.key is not None:
+        value = _words(value, leaf)
+    array = value if type(value) is np.ndarray else np.asarray(value)
+    expected = lead + leaf.shape
+    if array.dtype == object:
+        shown = type(value).__name__
+        raise unexpected(
+            op.options, place, leaf, lead, f"an array of objects ({shown})"
+        )
+    if lead and array.shape != expected and op.options.vmap == "vectorized":
+        array = _repeated(array, lead, leaf)  # what no argument with the axis reached
+    if array.shape != expected:
+        raise unexpected(op.options, place, leaf, lead, _shown(array))
+    if not cast and leaf.inexact:
+        # For differences: all in double precision, whatever single items come as.
+        wanted = np.dtype(complex) if op.options.grad == "complex" else leaf.wide
+    else:
+        wanted = leaf.dtype
+    if array.dtype == wanted:
+        return array
+    if not may_cast(array.dtype, wanted, op.options.casting, isinstance(value, int)):
+        why = f" (casting={op.options.casting!r})"
+        raise unexpected(op.options, place, leaf, lead, _shown(array) + why)
+    return array.astype(wanted)
+
+
+def _repeated(
+    array: np.ndarray[Any, Any], lead: tuple[int, ...], leaf: Leaf
+) -> np.ndarray[Any, Any]:
+    sizes = array.shape[: len(lead)]
+    if len(sizes) < len(lead) or array.shape[len(lead) :] != leaf.shape:
+        return array
+    if any(found not in (1, size) for found, size in zip(sizes, lead, strict=True)):
+        return array
+    return np.broadcast_to(array, lead + leaf.shape)
+
+
+def _words(value: Any, leaf: Leaf) -> Any:
+    """Return the numbers of a new key: a generator's next ones, or those given."""
+    if isinstance(value, np.random.Generator):
+        return value.integers(0, 2**32, leaf.shape, leaf.dtype)
+    found = np.asarray(value)
+    if found.dtype == object and found.shape == leaf.shape[:-1]:
+        rows = [g.integers(0, 2**32, leaf.shape[-1], leaf.dtype) for g in found.flat]
+        return np.reshape(rows, leaf.shape)
+    return found
+
+
+def unexpected(
+    options: Options, place: str, leaf: Leaf, lead: tuple[int, ...], found: str
+) -> HostSpecError:
+    """Return the error for a leaf that is not what was declared."""
+    shape = ",".join(map(str, (*lead, *leaf.shape)))
+    batch = f" (batch {lead} in front)" if lead else ""
+    return HostSpecError(
+        f"{options.label} returned another array than declared at "
+        f"{place or 'its result'}:\n"
+        f"  expected: {leaf.dtype.name}[{shape}]{batch}\n"
+        f"  received: {found}"
+    )
+
+
+def _structure_error(op: Operation, result: Any, tree: Any) -> HostSpecError:
+    found = [path_text(path) for path, _ in jax.tree_util.tree_leaves_with_path(result)]
+    missing = [place for place in op.out_paths if place not in found]
+    extra = [place for place in found if place not in op.out_paths]
+    where = "".join(
+        f"\n  {title}: {', '.join(place or 'an array' for place in places[:5])}"
+        for title, places in (("missing", missing), ("not declared", extra))
+        if places
+    )
+    return HostSpecError(
+        f"{op.options.label} returned another structure than declared:\n"
+        f"  declared: {op.out_tree}\n"
+        f"  returned: {tree}{where}"
+    )
+
+
+def _shown(array: np.ndarray[Any, Any]) -> str:
+    return f"{array.dtype.name}[{','.join(map(str, array.shape))}]"

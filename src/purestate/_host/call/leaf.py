@@ -1,0 +1,146 @@
+"""What one array of a host call looks like, on the way in and on the way back."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+_KINDS = "biufc"  # from narrow to wide, as far as "same_kind" is concerned
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """Shape and dtype of an array without batch axes.
+
+    Attributes:
+        shape: of the numbers; of a typed key, with the axis of its words last.
+        dtype: of the numbers.
+        key: the dtype of the typed key that the numbers are, or None.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    key: Any = None
+
+    @functools.cached_property
+    def inexact(self) -> bool:
+        """Whether the array can have a derivative."""
+        return is_inexact(self.dtype)
+
+    @functools.cached_property
+    def size(self) -> int:
+        """The number of elements."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @functools.cached_property
+    def wide(self) -> np.dtype[Any]:
+        """The dtype in double precision, for `upcast`."""
+        if not self.inexact:
+            return self.dtype
+        is_complex = jnp.issubdtype(self.dtype, np.complexfloating)
+        return np.dtype(np.complex128 if is_complex else np.float64)
+
+    def __str__(self) -> str:
+        return f"{self.dtype.name}[{','.join(map(str, self.shape))}]"
+
+
+def is_inexact(dtype: Any) -> bool:
+    """Return whether numbers of this type have derivatives."""
+    return bool(jnp.issubdtype(dtype, np.inexact))
+
+
+def struct(shape: tuple[int, ...], dtype: Any) -> Any:
+    """Return a `jax.ShapeDtypeStruct`."""
+    make: Any = jax.ShapeDtypeStruct
+    return make(shape, dtype)
+
+
+def as_operand(value: Any) -> tuple[Leaf, Any] | None:
+    """Return what an argument looks like, and the argument in numbers.
+
+    None if it is no array.
+    """
+    if isinstance(value, jax.Array):
+        if (leaf := _plain_leaf(value.shape, value.dtype)) is None:
+            numbers = jax.random.key_data(value)
+            return Leaf(numbers.shape, np.dtype(numbers.dtype), value.dtype), numbers
+        return leaf, value
+    if not isinstance(value, np.ndarray | np.generic | bool | int | float | complex):
+        return None
+    array = np.asarray(value)
+    if array.dtype.kind in "OSUVMm" and not is_inexact(array.dtype):
+        return None
+    dtype = np.dtype(jax.dtypes.canonicalize_dtype(array.dtype))
+    if dtype != array.dtype:
+        array = array.astype(dtype)
+    return Leaf(array.shape, dtype), array
+
+
+@functools.lru_cache(maxsize=1024)
+def _plain_leaf(shape: tuple[int, ...], dtype: Any) -> Leaf | None:
+    """Return what an array of jax looks like; None if it is one of typed keys."""
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return None
+    return Leaf(shape, np.dtype(dtype))
+
+
+@functools.lru_cache(maxsize=64)
+def key_facts(dtype: Any) -> tuple[int, Any]:
+    """Return how many words a typed key of this dtype has, and its implementation."""
+    found: list[Any] = []
+
+    def look(key: Any) -> Any:
+        found.append(jax.random.key_impl(key))
+        return jax.random.key_data(key)
+
+    words = jax.eval_shape(look, struct((), dtype))
+    return int(words.shape[-1]), found[-1]
+
+
+@functools.cache
+def epsilon(dtype: np.dtype[Any]) -> float:
+    """Return the distance from 1 to the next number.
+
+    Not by `finfo`, which warns in threads where XLA has set small numbers to zero.
+    """
+    halves = {np.dtype(np.complex64): np.float32, np.dtype(np.complex128): np.float64}
+    kind: Any = halves.get(dtype, dtype)
+    found = 1.0
+    while np.asarray(1 + found / 2).astype(kind) != 1:
+        found /= 2
+    return found
+
+
+def generators(words: np.ndarray[Any, Any]) -> Any:
+    """Return a generator for a key, an array of them for an array of keys."""
+    if words.ndim == 1:
+        return np.random.default_rng([int(word) for word in words])
+    found = np.empty(words.shape[:-1], object)
+    for index in np.ndindex(*found.shape):
+        found[index] = generators(words[index])
+    return found
+
+
+def may_cast(given: Any, wanted: np.dtype[Any], casting: str, is_number: bool) -> bool:
+    """Return whether a result of one dtype may become another.
+
+    numpy's rules, with bfloat16 and its like as floats.
+    """
+    if given == wanted or casting == "unsafe":
+        return True
+    if casting in ("no", "equiv"):
+        return False
+    if casting == "safe":
+        return bool(np.can_cast(given, wanted, "safe"))
+    if given.kind == "i" and wanted.kind == "u":
+        return is_number  # a Python int is neither
+    return _width(given) <= _width(wanted)
+
+
+def _width(dtype: Any) -> int:
+    if dtype.kind in _KINDS:
+        return _KINDS.index(dtype.kind)
+    return _KINDS.index("f") if is_inexact(dtype) else len(_KINDS)

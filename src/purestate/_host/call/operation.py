@@ -1,0 +1,63 @@
+"""One host function at one set of argument and result types."""
+
+import collections
+import dataclasses
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from purestate._host.call.leaf import Leaf
+from purestate._host.call.options import Options
+from purestate._inspect.key_paths import path_text
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Operation:
+    """What jax sees of a host call; one object per types, so compared by identity.
+
+    Attributes:
+        options: the function and how it was declared.
+        in_tree: structure of `(args, kwargs)`, without the static arguments.
+        ins: the argument leaves.
+        statics: the static arguments, by name.
+        out_tree: structure of the result.
+        outs: the result leaves.
+        wanted: gives the lowering that the function was told to use, or None.
+    """
+
+    options: Options
+    in_tree: Any
+    ins: tuple[Leaf, ...]
+    statics: dict[str, Any]
+    out_tree: Any
+    outs: tuple[Leaf, ...]
+    wanted: Callable[[], str | None] = lambda: None
+    kept: "collections.OrderedDict[Any, Any]" = dataclasses.field(
+        default_factory=collections.OrderedDict, repr=False
+    )
+    lock: Any = dataclasses.field(default_factory=threading.Lock, repr=False)
+
+    @functools.cached_property
+    def inexact_outs(self) -> tuple[int, ...]:
+        """The result leaves that can have a derivative."""
+        return tuple(i for i, leaf in enumerate(self.outs) if leaf.inexact)
+
+    @functools.cached_property
+    def rule_tree(self) -> Any:
+        """Structure of the arguments as derivative rules get them, in one tuple."""
+        args, kwargs = jax.tree.unflatten(self.in_tree, range(len(self.ins)))
+        return jax.tree.structure((*args, *kwargs.values()))
+
+    @functools.cached_property
+    def out_paths(self) -> tuple[str, ...]:
+        """Where each result leaf is, as a person writes it."""
+        result = jax.tree.unflatten(self.out_tree, range(len(self.outs)))
+        paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(result)]
+        return tuple(path_text(path) for path in paths)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(map(str, self.ins))
+        return f"{self.options.name}({shown})"

@@ -1,0 +1,5 @@
+"""Derivatives of a host function, in numpy.
+
+From the bottom up: `transpose` turns a map around, `rules` asks the user's own rule,
+`finite_differences` asks the function, and `products` chooses between them.
+"""

@@ -1,0 +1,147 @@
+"""Finite differences and complex steps, for a whole batch at a time.
+
+Each evaluation is one call for the whole batch, in the mode that `vmap=` names. Where
+only the tangents or cotangents are batched, as under `jax.jacrev`, the function is
+evaluated once for all of them.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from purestate._host.call.batch import Masks, aligned, call_batch
+from purestate._host.call.invoke import Arrays
+from purestate._host.call.leaf import Leaf, epsilon
+from purestate._host.call.operation import Operation
+from purestate._host.derivatives.transpose import transposed
+
+Array = np.ndarray[Any, Any]
+_TINY = 1e-20  # a complex step has no cancellation, so it can be this small
+
+
+def by_differences(
+    op: Operation,
+    kind: str,
+    wrt: tuple[int, ...],
+    arrays: Sequence[Array],
+    batch: tuple[int, ...],
+    masks: Masks,
+) -> Arrays:
+    """Return the product with the Jacobian, from evaluations of the function."""
+    count = len(op.ins)
+    full = [aligned(a, mask, batch) for a, mask in zip(arrays, masks, strict=True)]
+    linear = full[count:]
+    if kind == "jvp":
+        return _Differences(op, wrt, full[:count], batch).along(linear)
+    # Where no argument has a batch axis, one evaluation serves all cotangents.
+    has = [any(axis) for axis in zip(*masks[:count], strict=True)] or [False] * len(
+        batch
+    )
+    lead = tuple(size if h else 1 for size, h in zip(batch, has, strict=True))
+    points = _Differences(op, wrt, full[:count], lead)
+    outs = [op.outs[i] for i in op.inexact_outs]
+    ins = [op.ins[i] for i in wrt]
+    return transposed(points.column, ins, outs, linear, batch)
+
+
+class _Differences:
+    """The evaluations of a function around one point per item of a batch."""
+
+    def __init__(
+        self, op: Operation, wrt: tuple[int, ...], at: Arrays, batch: tuple[int, ...]
+    ) -> None:
+        self.op = op
+        self.wrt = wrt
+        self.batch = batch
+        self.at = [self._wide(leaf, x) for leaf, x in zip(op.ins, at, strict=True)]
+        self.step = op.options.eps or self._default_step()
+        self.base: Arrays | None = None
+
+    def along(self, tangents: Sequence[Array]) -> Arrays:
+        """Return the derivative in one direction per item."""
+        if self.op.options.grad == "complex":
+            return self._difference(tangents, np.full(self.batch, _TINY))
+        # No element is moved by more than a step of its own.
+        step = np.full(self.batch, np.inf)
+        for i, tangent in zip(self.wrt, tangents, strict=True):
+            size = np.abs(np.asarray(tangent, _real(tangent)))
+            reach = self.step * np.maximum(1.0, np.abs(_plain(self.at[i])))
+            with np.errstate(divide="ignore", over="ignore"):
+                allowed = np.where(size > 0, reach / size, np.inf)
+            core = tuple(range(len(self.batch), allowed.ndim))
+            step = np.minimum(step, allowed.min(axis=core, initial=np.inf))
+        return self._difference(tangents, np.where(np.isfinite(step), step, 1.0))
+
+    def column(self, which: int, element: int, unit: complex) -> Arrays:
+        """Return the derivative along one element of one argument."""
+        tangents = []
+        for number, i in enumerate(self.wrt):
+            x = self.at[i]
+            tangent = np.zeros(x.shape, complex if unit == 1j else float)
+            if number == which:
+                rank = len(self.batch)
+                flat = tangent.reshape((*x.shape[:rank], self.op.ins[i].size))
+                flat[..., element] = unit
+                tangent = flat.reshape(x.shape)
+            tangents.append(tangent)
+        return self.along(tangents)
+
+    def _difference(self, tangents: Sequence[Array], step: Array) -> Arrays:
+        if self.op.options.grad == "complex":
+            turned = self._evaluate(tangents, 1j * step)
+            return [np.asarray(v.imag / self._over(step, v)) for v in turned]
+        above = self._evaluate(tangents, step)
+        if self.op.options.grad == "fd-forward":
+            if self.base is None:
+                self.base = self._evaluate(tangents, np.zeros_like(step))
+            pairs, width = zip(above, self.base, strict=True), step
+        else:
+            below = self._evaluate(tangents, -step)
+            pairs, width = zip(above, below, strict=True), 2 * step
+        return [np.asarray((a - b) / self._over(width, a)) for a, b in pairs]
+
+    def _evaluate(self, tangents: Sequence[Array], step: Array) -> Arrays:
+        points = list(self.at)
+        for i, tangent in zip(self.wrt, tangents, strict=True):
+            x = self.at[i]
+            wide = np.promote_types(_plain(x).dtype, np.float64)
+            tangent = np.asarray(tangent, np.promote_types(_real(tangent), float))
+            moved = _plain(x).astype(wide) + self._over(step, tangent) * tangent
+            points[i] = moved.astype(self._moved_dtype(x))
+        full = [
+            np.broadcast_to(point, self.batch + leaf.shape)
+            for leaf, point in zip(self.op.ins, points, strict=True)
+        ]
+        masks = ((True,) * len(self.batch),) * len(full)
+        found = call_batch(self.op, full, self.batch, masks, cast=False)
+        # A copy: the next evaluation may write into the same memory.
+        return [found[i].copy() for i in self.op.inexact_outs]
+
+    def _over(self, step: Array, like: Array) -> Array:
+        """Return the step of each item, with axes of size 1 for its elements."""
+        return step.reshape((*step.shape, *(1,) * (like.ndim - step.ndim)))
+
+    def _moved_dtype(self, x: Array) -> Any:
+        if self.op.options.grad != "complex":
+            return x.dtype
+        return np.complex128 if x.dtype == np.float64 else np.complex64
+
+    def _wide(self, leaf: Leaf, x: Array) -> Array:
+        return x.astype(leaf.wide) if self.op.options.upcast else x
+
+    def _default_step(self) -> float:
+        given = [self.at[i].dtype for i in self.wrt]
+        if not self.op.options.upcast:
+            given += [self.op.outs[i].dtype for i in self.op.inexact_outs]
+        eps = max(map(epsilon, given))
+        return float(eps ** (1 / 2 if self.op.options.grad == "fd-forward" else 1 / 3))
+
+
+def _plain(x: Array) -> Array:
+    """Return the array in a type of numpy's own: bfloat16 is none."""
+    return x if x.dtype.kind in "biufc" else x.astype(np.float32)
+
+
+def _real(x: Array) -> Any:
+    return x.dtype if x.dtype.kind in "fc" else np.float32

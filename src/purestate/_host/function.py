@@ -1,0 +1,297 @@
+"""`ps.host_function`: a numpy function that jax programs can call."""
+
+import atexit
+import dataclasses
+import functools
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, TypeVar, Unpack, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purestate._compat import current_trace, is_tracer, outermost_trace
+from purestate._host.call.batch import compare_rows
+from purestate._host.call.invoke import call
+from purestate._host.call.leaf import Leaf, as_operand, key_facts
+from purestate._host.call.operation import Operation
+from purestate._host.call.options import HostOptions, Options
+from purestate._host.call.result_spec import infer
+from purestate._inspect.key_paths import path_text
+from purestate.errors import HostSpecError
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_flushes: list[bool] = []
+_config: Any = jax.config
+_SMALL = 64 * 1024  # bytes
+_identity: Any = jax.jit(lambda value: value)
+
+
+@overload
+def host_function(fn: _F, **options: Unpack[HostOptions]) -> _F: ...
+@overload
+def host_function(**options: Unpack[HostOptions]) -> Callable[[_F], _F]: ...
+def host_function(
+    fn: Any = None,
+    *,
+    out: Any = None,
+    vmap: str = "loop",
+    grad: str | None = None,
+    jvp: Callable[..., Any] | None = None,
+    vjp: Callable[..., Any] | None = None,
+    jac: Callable[..., Any] | None = None,
+    batch_fn: Callable[..., Any] | None = None,
+    batch_vjp: Callable[..., Any] | None = None,
+    scratch: Callable[[], Any] | None = None,
+    static_argnames: str | Iterable[str] = (),
+    effects: bool = False,
+    ordered: bool = False,
+    thread: str | None = None,
+    writable: bool = False,
+    upcast: bool = False,
+    casting: str = "same_kind",
+    cache: int = 0,
+    probe: str | None = "zeros",
+    threads: int | None = None,
+    eps: float | None = None,
+    name: str | None = None,
+) -> Any:
+    """Return a function of numpy arrays as one that jax programs can call.
+
+    It takes and returns any pytrees, States too, and works under jit, vmap, grad, scan,
+    while, cond, remat and shard_map. Outside of them a call is a plain Python call.
+    The arguments arrive as read-only C-contiguous numpy arrays, numbers as 0-d ones, a
+    typed key as a `numpy.random.Generator` seeded from it.
+
+    Args:
+        fn: the function; without it a decorator is returned.
+        out: what it returns: a pytree of things with shape and dtype, or a function
+            from the specs of the arguments to one. None: a jaxtyping annotation says
+            it, or one call with zeros while tracing; of an effect, that there is no
+            result.
+        vmap: what a batch becomes: "loop" over its items in one callback, "threads",
+            "vectorized" (leading axes, size 1 where an argument has none), "batched"
+            (one leading axis on every argument), or "error".
+        grad: "fd", "fd-forward", "complex" or "zero".
+        jvp: `jvp(args, tangents)` returns the result's tangent.
+        vjp: `vjp(args, cotangent)` returns the arguments' cotangents, None for zero.
+        jac: `jac(*args)` returns the Jacobian, laid out as `jax.jacobian` does.
+        batch_fn: the function for a whole batch, used under vmap.
+        batch_vjp: `vjp` for a whole batch.
+        scratch: makes a work space; each running call gets one, as first argument.
+        static_argnames: arguments passed on as they are, part of the cache key.
+        effects: run exactly once per step, used or not.
+        ordered: and in the order of the program.
+        thread: "own" runs every call on one thread that belongs to the function.
+        writable: arguments are private copies that may be written to.
+        upcast: float32 arguments arrive as float64.
+        casting: numpy's rule for results of another dtype.
+        cache: how many results to keep by the values of the arguments.
+        probe: "zeros", "ones", or None for no call to find out what comes back.
+        threads: size of the pool of `vmap="threads"`; by default the number of cores.
+        eps: relative step of finite differences.
+        name: for messages, by default the function's own.
+
+    Raises:
+        HostSpecError: options that do not go together.
+
+    >>> import jax, jax.numpy as jnp, numpy as np, purestate as ps
+    >>> @ps.host_function(grad="fd", upcast=True)
+    ... def norm(x):
+    ...     return np.linalg.norm(x)
+    >>> print(jax.jit(jax.grad(norm))(jnp.array([3.0, 4.0])))
+    [0.6 0.8]
+    """
+    given = dict(locals())
+    del given["fn"]
+    if fn is None:
+        return functools.partial(host_function, **given)
+    if not callable(fn):
+        raise HostSpecError(
+            f"ps.host_function takes a function, and got a {type(fn).__name__}."
+        )
+    statics = (
+        (static_argnames,) if isinstance(static_argnames, str) else static_argnames
+    )
+    given["static_argnames"] = tuple(statics)
+    given["make_scratch"] = given.pop("scratch")
+    given["name"] = (
+        name
+        or getattr(fn, "__qualname__", type(fn).__name__).rpartition("<locals>.")[2]
+    )
+    return HostFunction(Options(fn, **given))
+
+
+class HostFunction:
+    """A numpy function that jax programs can call; `ps.host_function` makes it."""
+
+    def __init__(self, options: Options) -> None:
+        functools.update_wrapper(self, options.fn, updated=())
+        self._options = options
+        self._operations: dict[Any, Operation] = {}
+        self._wanted: str | None = None
+        self._repeated: set[Operation] = set()
+        # Most functions take arrays by position, and need no look at their signature.
+        self._plain = not options.static_argnames
+        if options.has_effects and not _flushes:
+            _flushes.append(True)
+            atexit.register(jax.effects_barrier)  # no step is lost at exit
+
+    @property
+    def options(self) -> Options:
+        """How the function was declared."""
+        return self._options
+
+    @property
+    def lowering(self) -> str:
+        """How calls get into programs: "buffer", "emit" or "pure".
+
+        Chosen by what jax offers, the platform and the number of devices. Can be set;
+        None goes back to the choice. Programs compiled before stay as they are.
+        """
+        from purestate._host.program.lowering import chosen
+
+        effect = "unordered" if self._options.has_effects else ""
+        return chosen(self._wanted, 1, jax.default_backend(), effect)
+
+    @lowering.setter
+    def lowering(self, name: str | None) -> None:
+        from purestate._host.program.lowering import available
+
+        if name is not None and name not in available():
+            raise HostSpecError(
+                f"{name!r} is no lowering of host functions here; they are "
+                f"{', '.join(available())}."
+            )
+        self._wanted = name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function, or put the call into the program that is being traced."""
+        statics: dict[str, Any] = {}
+        if kwargs or not self._plain:
+            args, kwargs, statics = self._sorted(args, kwargs)
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        described = [as_operand(leaf) for leaf in leaves]
+        if None in described:
+            raise self._no_array(described.index(None), args, kwargs)
+        found: list[Any] = described
+        op = self._operation(tree, tuple(leaf for leaf, _ in found), statics)
+        values = [value for _, value in found]
+        if current_trace() != outermost_trace() or any(map(is_tracer, values)):
+            from purestate._host.program.primitive import bind  # imports much of jax
+
+            outs = bind(values, op)
+        else:
+            arrays = [np.asarray(value) for value in values]
+            outs = [self._as_jax(op, value) for value in call(op, arrays, eager=True)]
+            self._repeated.add(op)
+        return jax.tree.unflatten(op.out_tree, map(_as_key, op.outs, outs))
+
+    def check_vmap(self, *args: Any) -> None:
+        """Compare two rows of a batch with the same rows computed alone.
+
+        For `vmap="vectorized"`, `vmap="batched"` and `batch_fn=`: a sum or a norm over
+        the whole array mixes the items of a batch, and no error would say so.
+
+        Args:
+            *args: arguments with one leading batch axis on every array.
+
+        Raises:
+            HostVmapError: the rows differ.
+        """
+        batched, tree = jax.tree.flatten((args, {}))
+        found: list[Any] = [as_operand(leaf) for leaf in batched]
+        ins = tuple(Leaf(leaf.shape[1:], leaf.dtype, leaf.key) for leaf, _ in found)
+        op = self._operation(tree, ins, {})
+        arrays = [np.asarray(value) for _, value in found]
+        compare_rows(op, arrays, len(arrays[0]))
+
+    def prepared(self, *args: Any) -> tuple[Operation, list[np.ndarray[Any, Any]]]:
+        """Return the operation for these arguments, and their arrays."""
+        leaves, tree = jax.tree.flatten((args, {}))
+        found: list[Any] = list(map(as_operand, leaves))
+        if None in found:
+            raise self._no_array(found.index(None), args, {})
+        op = self._operation(tree, tuple(leaf for leaf, _ in found), {})
+        return op, [np.asarray(value) for _, value in found]
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """Bind to an instance, as functions do: it becomes the first argument."""
+        return self if instance is None else functools.partial(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<host function {self._options.label}, {self.lowering}>"
+
+    def _as_jax(self, op: Operation, value: np.ndarray[Any, Any]) -> Any:
+        """Return a copy for jax, which later writes to the function's memory miss."""
+        # A compiled identity takes a third of the time, from the second call on.
+        if op in self._repeated and value.nbytes <= _SMALL:
+            return _identity(value.copy())
+        return jnp.array(value)
+
+    def _operation(
+        self, tree: Any, ins: tuple[Leaf, ...], statics: dict[str, Any]
+    ) -> Operation:
+        fixed = tuple((k, type(v), v) for k, v in sorted(statics.items()))
+        key = (tree, ins, fixed, _config.jax_enable_x64)
+        try:
+            found = self._operations.get(key)
+        except TypeError:
+            unhashable = [k for k, v in statics.items() if not isinstance(v, Hashable)]
+            raise HostSpecError(
+                f"{self._options.label} got static arguments that cannot be hashed: "
+                f"{', '.join(unhashable) or 'unknown'}. Make them tuples or frozen."
+            ) from None
+        if found is None:
+            made = infer(self._options, tree, ins, statics)
+            found = dataclasses.replace(made, wanted=lambda: self._wanted)
+            self._operations[key] = found
+        return found
+
+    def _sorted(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]:
+        """Return positional, keyword and static arguments."""
+        signature = self._options.signature
+        if signature is None:
+            statics = {k: kwargs.pop(k) for k in self._options.static_argnames}
+            return args, kwargs, statics
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        names = self._options.static_argnames
+        if not names:
+            return bound.args, bound.kwargs, {}
+        statics, rest, named = {}, [], {}
+        for name, parameter in signature.parameters.items():
+            value = bound.arguments[name]
+            if name in names:
+                statics[name] = value
+            elif parameter.kind is parameter.VAR_POSITIONAL:
+                rest += value
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                named.update(value)
+            elif parameter.kind is parameter.KEYWORD_ONLY or statics:
+                named[name] = value  # after a static one, which goes by name
+            else:
+                rest.append(value)
+        return tuple(rest), named, statics
+
+    def _no_array(self, index: int, args: Any, kwargs: Any) -> HostSpecError:
+        path, value = jax.tree_util.tree_leaves_with_path((args, kwargs))[index]
+        which, key, *rest = path
+        if which.idx == 0:
+            names = list(self._options.parameters or ())
+            root = names[key.idx] if key.idx < len(names) else f"argument {key.idx}"
+        else:
+            root = key.key
+        kind = type(value).__name__
+        return HostSpecError(
+            f"{self._options.label} got a {kind} as {path_text(rest, root)}, which is "
+            f"no array: name {root} in static_argnames if it is configuration."
+        )
+
+
+def _as_key(leaf: Leaf, value: Any) -> Any:
+    if leaf.key is None:
+        return value
+    return jax.random.wrap_key_data(value, impl=key_facts(leaf.key)[1])

@@ -1,0 +1,264 @@
+"""The one primitive behind every host call, and what jax's transforms do with it.
+
+Its operands are the argument leaves, then, in a derivative, linear operands: tangents
+(kind "jvp") or cotangents (kind "vjp"). The two kinds are each other's transpose.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from purestate._compat import resharded_like, result_type, vary, varying_axes
+from purestate._host.call.batch import call_batch
+from purestate._host.call.invoke import Arrays
+from purestate._host.call.leaf import Leaf, struct
+from purestate._host.call.operation import Operation
+from purestate._host.call.traced_calls import note_call
+from purestate._host.derivatives.products import product
+from purestate._host.program.effects import EFFECTS, kept_in_loops, rule_runs
+from purestate._host.program.lowering import lower
+from purestate.errors import HostGradError, HostVmapError
+
+# jax's own annotations do not cover what is used of it here.
+_ad: Any = ad
+host_p: Any = Primitive("host_call")
+host_p.multiple_results = True
+
+
+def bind(
+    operands: Sequence[Any],
+    op: Operation,
+    *,
+    kind: str = "call",
+    wrt: tuple[int, ...] = (),
+    batch: tuple[int, ...] = (),
+    masks: Any = None,
+) -> list[Any]:
+    """Return the results of a host call, a product with its Jacobian, or tracers."""
+    note_call()
+    if op.options.has_effects and not operands:
+        operands = [np.int32(0)]  # without any, jax could not keep it in its loop
+    # Under shard_map the operands must vary along the same axes.
+    axes = frozenset[Any]().union(*(varying_axes(jax.typeof(x)) for x in operands))
+    if axes:
+        operands = [vary(x, axes) for x in operands]
+    masks = ((False,) * len(batch),) * len(operands) if masks is None else masks
+    return list(
+        host_p.bind(*operands, op=op, kind=kind, wrt=wrt, batch=batch, masks=masks)
+    )
+
+
+def _results(op: Operation, kind: str, wrt: tuple[int, ...]) -> list[Leaf]:
+    if kind == "call":
+        return list(op.outs)
+    if kind == "jvp":
+        return [op.outs[i] for i in op.inexact_outs]
+    return [op.ins[i] for i in wrt]
+
+
+def _effect(op: Operation) -> str:
+    if op.options.ordered:
+        return "ordered"
+    return "unordered" if op.options.effects else ""
+
+
+def _run(
+    *arrays: np.ndarray[Any, Any],
+    op: Operation,
+    kind: str,
+    wrt: tuple[int, ...],
+    batch: tuple[int, ...],
+    masks: Any,
+) -> Arrays:
+    if kind == "call":
+        return call_batch(op, arrays[: len(op.ins)], batch, masks)
+    return product(op, kind, wrt, arrays, batch, masks)
+
+
+def _impl(*operands: Any, **params: Any) -> list[Any]:
+    found = _run(*map(np.asarray, operands), **params)
+    return [jnp.array(value) for value in found]
+
+
+host_p.def_impl(_impl)
+
+
+def _types(
+    *avals: Any, op: Operation, kind: str, wrt: Any, batch: Any, masks: Any
+) -> Any:
+    like = avals[0] if avals else None
+    types = [
+        result_type(like, batch + leaf.shape, leaf.dtype)
+        for leaf in _results(op, kind, wrt)
+    ]
+    return types, EFFECTS[_effect(op)]
+
+
+host_p.def_effectful_abstract_eval(_types)
+
+
+def _lowered(ctx: Any, *args: Any, **params: Any) -> Any:
+    op = params["op"]
+    results = [
+        struct(params["batch"] + leaf.shape, leaf.dtype)
+        for leaf in _results(op, params["kind"], params["wrt"])
+    ]
+    call = functools.partial(_run, **params)
+    return lower(ctx, call, results, op.wanted(), _effect(op), *args)
+
+
+mlir.register_lowering(host_p, _lowered)
+
+
+def _batched(
+    operands: Sequence[Any],
+    dims: Sequence[Any],
+    *,
+    op: Operation,
+    kind: str,
+    wrt: Any,
+    batch: tuple[int, ...],
+    masks: Any,
+) -> Any:
+    options = op.options
+    mapped = [dim is not None for dim in dims]
+    if options.has_effects:
+        why = options.no_vmap or _EFFECT_UNDER_VMAP
+        raise HostVmapError(options.name, options.place, why)
+    if options.vmap == "error" and any(mapped[: len(op.ins)]):
+        raise HostVmapError(
+            options.name,
+            options.place,
+            'was declared with vmap="error". To allow vmap, choose "loop", "threads", '
+            '"vectorized" or "batched", or give its whole-batch version as batch_fn=.',
+        )
+    moved = [
+        x if dim is None else jnp.moveaxis(x, dim, 0)
+        for x, dim in zip(operands, dims, strict=True)
+    ]
+    size = next(x.shape[0] for x, has in zip(moved, mapped, strict=True) if has)
+    found = bind(
+        moved,
+        op,
+        kind=kind,
+        wrt=wrt,
+        batch=(size, *batch),
+        masks=tuple((has, *mask) for has, mask in zip(mapped, masks, strict=True)),
+    )
+    return found, [0] * len(found)
+
+
+_EFFECT_UNDER_VMAP = (
+    "has effects, whose order under vmap nobody has chosen. Use jax.lax.scan or "
+    "jax.lax.map over the batch, or give the function the whole batch."
+)
+batching.primitive_batchers[host_p] = _batched
+
+
+def _differentiated(
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    *,
+    op: Operation,
+    kind: str,
+    wrt: tuple[int, ...],
+    batch: tuple[int, ...],
+    masks: Any,
+) -> Any:
+    options, count = op.options, len(op.ins)
+    same: dict[str, Any] = {"op": op, "batch": batch}
+    moving = tuple(
+        i
+        for i, leaf in enumerate(op.ins)
+        if leaf.inexact and not isinstance(tangents[i], ad.Zero)
+    )
+    with rule_runs():
+        outs = bind(primals, kind=kind, wrt=wrt, masks=masks, **same)
+    zeros = [ad.Zero(jax.typeof(out).to_tangent_aval()) for out in outs]
+    if kind != "call":
+        if moving:
+            raise HostGradError(
+                options.name,
+                options.place,
+                "has no second derivative: its rule is numpy code too. Differentiate "
+                "it once, or give the derivative as a host function of its own.",
+            )
+        linear = [
+            _ad.instantiate_zeros(t) if isinstance(t, ad.Zero) else t
+            for t in tangents[count:]
+        ]
+        operands = [*primals[:count], *linear]
+        return outs, bind(operands, kind=kind, wrt=wrt, masks=masks, **same)
+    if not moving or options.grad == "zero" or not op.inexact_outs:
+        return outs, zeros
+    if options.has_effects:
+        why = options.no_grad or _EFFECT_UNDER_GRAD
+        raise HostGradError(options.name, options.place, why)
+    if not options.has_derivative:
+        raise HostGradError(options.name, options.place, options.no_grad)
+    if options.grad == "complex" and any(op.ins[i].dtype.kind == "c" for i in moving):
+        raise HostGradError(
+            options.name,
+            options.place,
+            'is differentiated by a complex step in a complex argument: use grad="fd".',
+        )
+    operands = [*primals, *(tangents[i] for i in moving)]
+    masks = (*masks, *(masks[i] for i in moving))
+    found = bind(operands, kind="jvp", wrt=moving, masks=masks, **same)
+    for place, tangent in zip(op.inexact_outs, found, strict=True):
+        zeros[place] = tangent
+    return outs, zeros
+
+
+_EFFECT_UNDER_GRAD = (
+    "has effects, and is differentiated: put jax.lax.stop_gradient around its "
+    "arguments."
+)
+ad.primitive_jvps[host_p] = _differentiated
+
+
+def _transposed(
+    cotangents: Sequence[Any],
+    *operands: Any,
+    op: Operation,
+    kind: str,
+    wrt: tuple[int, ...],
+    batch: tuple[int, ...],
+    masks: Any,
+) -> list[Any]:
+    count = len(op.ins)
+    primals, linear = operands[:count], operands[count:]
+    given = [
+        _ad.instantiate_zeros(ct) if isinstance(ct, ad.Zero) else ct
+        for ct in cotangents
+    ]
+    everywhere = ((True,) * len(batch),) * len(given)
+    found = bind(
+        [*primals, *given],
+        op,
+        kind="vjp" if kind == "jvp" else "jvp",
+        wrt=wrt,
+        batch=batch,
+        masks=(*masks[:count], *everywhere),
+    )
+    sums: list[Any] = []
+    for value, operand, mask in zip(found, linear, masks[count:], strict=True):
+        if not _ad.is_undefined_primal(operand):
+            sums.append(None)
+            continue
+        absent = tuple(axis for axis, has in enumerate(mask) if not has)
+        total = value.sum(axis=absent) if absent else value
+        sums.append(resharded_like(total, operand.aval))
+    return [None] * count + sums
+
+
+ad.primitive_transposes[host_p] = _transposed
+
+
+kept_in_loops(host_p)

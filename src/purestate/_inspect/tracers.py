@@ -1,0 +1,120 @@
+"""Where tracers hide: a search through any object, for when one has leaked."""
+
+import functools
+import types
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from purestate._compat import is_tracer
+from purestate.errors._text import short
+
+
+def find_tracers(obj: Any) -> list[str]:
+    """Return the paths below an object that lead to tracers.
+
+    Goes through containers, instances and their classes, closures and defaults of
+    functions, partial objects and bound methods. Use it on whatever outlives a jitted
+    function when jax reports a leak.
+
+    Args:
+        obj: an instance, a container, a function, a class or a module.
+
+    >>> import jax, purestate as ps
+    >>> kept = {}
+    >>> _ = jax.jit(lambda x: kept.update(last=[x * 2]))(1.0)
+    >>> ps.find_tracers(kept)
+    ["['last'][0]"]
+    """
+    found: list[str] = []
+    seen: set[int] = set()
+    waiting: list[tuple[str, Any]] = [("", obj)]
+    while waiting:
+        path, value = waiting.pop()
+        if is_tracer(value):
+            found.append(path or "the object itself")
+        elif id(value) not in seen and not isinstance(value, _ATOMS):
+            seen.add(id(value))
+            waiting.extend(
+                (path + step, part) for step, part in _parts(value, path == "")
+            )
+    return sorted(found)
+
+
+_ATOMS = (str, bytes, int, float, complex, type(None))
+
+
+def _parts(value: Any, outermost: bool) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict | types.MappingProxyType):
+        yield from ((f"[{short(key)}]", part) for key, part in list(value.items()))
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        indices = np.ndindex(value.shape)
+        yield from ((f"[{', '.join(map(str, i))}]", value[i]) for i in indices)
+    if isinstance(value, list | tuple | set | frozenset | deque):
+        yield from ((f"[{i}]", part) for i, part in enumerate(value))
+        if not hasattr(type(value), "__dict__"):
+            return
+    if isinstance(value, types.FunctionType):
+        yield from _of_function(value)
+    if isinstance(value, functools.partial):
+        yield ".func", value.func
+        yield ".args", value.args
+        yield ".keywords", value.keywords
+    if isinstance(value, types.MethodType):
+        yield ".__self__", value.__self__
+        yield ".__func__", value.__func__
+        return
+    if isinstance(value, staticmethod | classmethod):
+        yield "", value.__func__
+    if isinstance(value, property):
+        yield ".fget", value.fget
+    if isinstance(value, types.ModuleType) and not outermost:
+        return  # modules lead everywhere
+    yield from _attributes(value)
+    if not isinstance(value, type) and _is_users(type(value)):
+        for step, part in _attributes(type(value)):
+            if not isinstance(part, types.FunctionType):
+                yield f" (class){step}", part
+
+
+def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    try:
+        held = value.__dict__
+    except Exception:  # noqa: BLE001  # whatever a foreign object raises
+        held = None
+    if isinstance(held, dict | types.MappingProxyType):
+        for name, part in list(held.items()):
+            if not (name.startswith("__") and name.endswith("__")):
+                yield f".{name}", part
+    for base in type(value).__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            try:
+                part = getattr(value, name)
+            except Exception:  # noqa: BLE001  # unset, or not to be read
+                continue
+            if not name.startswith("__"):
+                yield f".{name}", part
+
+
+def _of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    code = function.__code__
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+        try:
+            yield f" (closure {name})", cell.cell_contents
+        except ValueError:  # not filled yet
+            continue
+    if function.__defaults__:
+        yield " (defaults)", function.__defaults__
+    if function.__kwdefaults__:
+        yield " (defaults)", function.__kwdefaults__
+    wrapped = function.__dict__.get("__wrapped__")
+    if wrapped is not None:
+        yield ".__wrapped__", wrapped
+
+
+def _is_users(cls: type) -> bool:
+    library = cls.__module__.partition(".")[0]
+    return library not in ("builtins", "jax", "jaxlib", "numpy", "functools", "types")

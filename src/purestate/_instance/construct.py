@@ -1,0 +1,268 @@
+"""How an instance comes to be: what generated and wrapped constructors call.
+
+An instance under construction lacks its `Aux`; that is the whole mark, and it lives on
+the instance. Whoever constructs, `seal` ends it. An instance whose construction failed
+is frozen too. Generated source reaches this file as `_ps`: `_ps.need` there is `need`
+here.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NoReturn
+
+import jax
+
+from purestate._compat import is_tracer
+from purestate._instance.checks import run_checks as run_checks  # generated source's
+from purestate._instance.numbers import NUMBERS, strong
+from purestate._instance.pytree import adopt_values
+from purestate._instance.seal import converted, fill_defaults, seal
+from purestate._schema.fields import is_initvar
+from purestate._schema.layout import (
+    AUX,
+    FAILED,
+    Layout,
+    is_state_class,
+    layout_of,
+)
+from purestate.errors import DeclarationError, FieldError, FrozenStateError
+
+ASSIGNED = "__purestate_assigned__"  # names that a repeated __post_init__ assigned
+CONVERTED = "__purestate_converted__"  # fields that a base's __init__ converted
+# The keyword by which `dataclasses.replace` hands over what it copies: see `SOURCE_OF`.
+SOURCE = "_ps_source"
+_MISSING: Any = dataclasses.MISSING
+_READS_A_TRACER = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+WRAPS = "__purestate_wraps__"  # on a wrapped method: the user's
+
+
+class Missing:
+    """Default of parameters that must be given; a class, so that it pickles as one."""
+
+
+class ArgumentMissing(Exception):
+    """Internal: a required parameter was not given; `failed` tells which ones."""
+
+
+def layout_for(self: Any) -> Layout:
+    """Return the record of the class of an instance that is being made.
+
+    Raises:
+        DeclarationError: the class was never set up.
+    """
+    cls = type(self)
+    if not is_state_class(cls):
+        raise DeclarationError(
+            f"{cls.__name__} was not set up as a State: an __init_subclass__ among its "
+            f"bases does not call super().__init_subclass__(**kwargs)."
+        )
+    return layout_of(cls)
+
+
+def wrapped_init(cls: type, init: Callable[..., None]) -> Callable[..., None]:
+    """Return a hand-written `__init__` that ends by sealing the instance."""
+
+    @functools.wraps(init)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        layout = layout_for(self)
+        if layout.bare:
+            layout.cls._ps_awaken()  # type: ignore[attr-defined]
+        if layout.init is not cls:  # called through super(): the outermost one seals
+            return init(self, *args, **kwargs)
+        if AUX in self.__dict__:
+            raise FrozenStateError.constructing(type(self))
+        if SOURCE in kwargs:
+            return adopt(self, kwargs.pop(SOURCE), kwargs)
+        try:
+            init(self, *args, **kwargs)
+            if any(name not in self.__dict__ for name in layout.derived):
+                self.__post_init__()  # as every replace will
+            finish(self, self.__dict__.pop(CONVERTED, ()), "__init__")
+        except BaseException as error:
+            failed(self, layout, error, "__init__")
+            raise
+        return None
+
+    setattr(__init__, WRAPS, init)
+    return __init__
+
+
+def awakened(self: Any, layout: Layout, scope: dict[str, Any]) -> None:
+    """Construct again, after a class that was made empty has come to life.
+
+    Args:
+        self: the instance.
+        layout: the record of the class.
+        scope: the local variables of the generated `__init__` that called this.
+    """
+    cls: Any = layout.cls
+    cls._ps_awaken()
+    unknown = scope.pop("_ps_unknown")
+    given = {
+        name: value
+        for name, value in scope.items()
+        if name in layout.specs and value is not Missing
+    }
+    cls.__dict__["__init__"](self, **given, **unknown)
+
+
+def need() -> NoReturn:
+    """Stop a generated `__init__` that lacks a required parameter."""
+    raise ArgumentMissing
+
+
+def number(layout: Layout, name: str, value: Any) -> Any:
+    """Return what an array field stores for a value that is not a plain jax array."""
+    if type(value) in NUMBERS:
+        return strong(layout, name, value)
+    if value is Missing:
+        raise ArgumentMissing
+    if isinstance(value, jax.Array) and not is_tracer(value):
+        layout.namespace["_ps_array"] = type(value)  # this check is skipped from now on
+    return value
+
+
+def adopts(self: Any, unknown: dict[str, Any], given: Mapping[str, Any]) -> bool:
+    """Return whether a generated `__init__` served `dataclasses.replace`, and is done.
+
+    Called for unknown names and for an instance that is not empty: a subclass may have
+    set fields before it calls the `__init__` of its base.
+
+    Args:
+        self: the instance.
+        unknown: the keyword arguments that are no parameters.
+        given: the local variables of that `__init__`, parameters by name among them.
+
+    Raises:
+        FieldError: a name that is not a field, or is declared with `init=False`.
+        FrozenStateError: the instance is constructed already.
+    """
+    cls = type(self)
+    if AUX in self.__dict__:
+        raise FrozenStateError.constructing(cls)
+    if SOURCE in unknown:
+        source = unknown.pop(SOURCE)
+        adopt(self, source, {n: v for n, v in given.items() if v is not Missing})
+        return True
+    if not unknown:
+        return False
+    name = next(iter(unknown))
+    if name in layout_of(cls).names:
+        raise FieldError(
+            f"{cls.__name__} does not take {name!r}, which is declared with "
+            f"init=False: set it in __post_init__, or drop init=False."
+        )
+    taken = [s.name for s in layout_of(cls).specs.values() if s.init]
+    raise FieldError.unknown(cls, name, taken)
+
+
+def adopt(self: Any, source: Any, given: Mapping[str, Any]) -> None:
+    """Serve `dataclasses.replace`, which calls the class with all fields [1].
+
+    To run a constructor would run converters and hooks again, reset `init=False` fields
+    and compare no types. What was asked for is told by comparing with the source.
+
+    [1] https://docs.python.org/3/library/dataclasses.html#dataclasses.replace
+    """
+    specs, held = layout_of(type(self)).specs, dict(source.__dict__)
+    # An InitVar that was not given comes with its default.
+    held |= {name: s.default for name, s in specs.items() if is_initvar(s)}
+    changes = {
+        name: value
+        for name, value in given.items()
+        if name in specs and held.get(name, _MISSING) is not value
+    }
+    adopt_values(self, dict(source.replace(**changes).__dict__))
+
+
+def base_init(
+    self: Any, layout: Layout, scope: Mapping[str, Any], initvars: tuple[Any, ...]
+) -> None:
+    """Run a generated `__init__` for a subclass whose own `__init__` will seal.
+
+    Args:
+        self: the instance.
+        layout: the record of the class whose `__init__` it is.
+        scope: the local variables of that `__init__`, parameters by name among them.
+        initvars: what `__post_init__` is called with.
+    """
+    layout_for(self)
+    values = {name: scope[name] for name in layout.names if name in scope}
+    held = self.__dict__
+    held.update(values)
+    held[CONVERTED] = (*held.get(CONVERTED, ()), *values)
+    if hasattr(self, "__post_init__"):
+        self.__post_init__(*initvars)
+
+
+def finish(self: Any, done: Iterable[str], where: str) -> None:
+    """Seal an instance after user code ran: defaults, converters, checks.
+
+    Args:
+        self: the instance.
+        done: fields whose converter has run already.
+        where: the name of the method that should have set all fields, empty if none.
+    """
+    layout = layout_of(type(self))
+    values = self.__dict__
+    fill_defaults(layout, values, where)
+    for name in layout.converters:
+        if name not in done:
+            values[name] = converted(layout, name, values[name])
+    seal(self, layout)
+
+
+def failed(
+    self: Any,
+    layout: Layout,
+    error: BaseException,
+    where: str,
+    scope: Mapping[str, Any] | None = None,
+) -> None:
+    """Freeze an instance whose construction raised, and say where if user code did.
+
+    Args:
+        self: the instance.
+        layout: the record of the class whose constructor raised.
+        error: what it raised.
+        where: the name of the user's method that may have raised, empty if none.
+        scope: the local variables of a generated `__init__`.
+
+    Raises:
+        FieldError: for an `ArgumentMissing`, with the name of every one.
+    """
+    held = self.__dict__
+    if AUX not in held:
+        if where:
+            note_construction(error, layout, where, held)
+        held[FAILED] = True
+    if type(error) is ArgumentMissing and scope is not None:
+        required = [
+            s.name
+            for s in layout.specs.values()
+            if s.init and s.name in scope and s.default is s.default_factory is _MISSING
+        ]
+        unset = [name for name in required if scope[name] is Missing]
+        raise FieldError.missing(type(self), unset, required) from None
+
+
+def note_construction(
+    error: BaseException, layout: Layout, where: str, held: Iterable[str]
+) -> None:
+    """Add a note to an error from a user's constructor: what was made, and how far."""
+    name = layout.cls.__name__
+    if isinstance(error, _READS_A_TRACER):
+        error.add_note(
+            f"{name}.{where} read the value of a field while jax was tracing, where it "
+            f"has none. Put checks on values into {name}.__check__, which is skipped "
+            f"while tracing, and compute with jnp instead of float(), int(), bool()."
+        )
+    elif isinstance(error, Exception) and type(error) is not ArgumentMissing:
+        done = [field for field in layout.names if field in set(held)]
+        so_far = f"it had set {', '.join(done)}" if done else "it had set no field"
+        error.add_note(f"raised by {name}.{where}; {so_far}.")

@@ -1,0 +1,172 @@
+"""Drafts: a block in which a copy of a State can be assigned to, frozen at its end.
+
+A draft is an instance of the State's own class. Its nested States are drafts and its
+containers and numpy arrays are copies, so that nothing reaches the original. The end of
+the block is one `replace` per changed State, children first: checks, converters and
+derived fields work as there. If anything raises, the draft is lost and nothing else.
+"""
+
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+import jax
+
+from purestate._compat import current_trace, is_tracer, outermost_trace
+from purestate._inspect.key_paths import path_text
+from purestate._instance.containers import is_same, parts, rebuilt, settled
+from purestate._instance.numbers import NUMBERS, strong
+from purestate._instance.pytree import adopt_values, new_instance
+from purestate._schema.layout import (
+    AUX,
+    DRAFT,
+    is_state,
+    is_state_class,
+    layout_of,
+)
+from purestate._schema.view import view_names
+from purestate.errors import DraftError, FieldError
+
+_S = TypeVar("_S")
+_NOT_OPEN = (
+    "this draft of {} is not open: write `with state.draft() as new:` and use `new` in "
+    "its block."
+)
+
+
+class Draft(Generic[_S]):
+    """The context manager that `State.draft` returns."""
+
+    __slots__ = ("_ended", "_name", "_opened", "_source", "_trace")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise DraftError(_NOT_OPEN.format(self._name))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in Draft.__slots__:
+            raise DraftError(_NOT_OPEN.format(self._name))
+        object.__setattr__(self, name, value)
+
+    def __init__(self, state: _S) -> None:
+        self._source: Any = state
+        self._name = type(state).__name__
+        self._opened: list[Any] = []  # the drafts of this block
+        self._trace: object = None
+        self._ended = "its block was not entered"
+
+    def __enter__(self) -> Any:  # type checkers hold a State to be frozen
+        if self._source is None:
+            raise DraftError(
+                f"this draft of {self._name} was entered already: call .draft() anew "
+                f"for every block."
+            )
+        source, self._source = settled(self._source), None
+        self._trace, self._ended = current_trace(), ""
+        return self._thawed(source)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            self._lose(f"its block raised {kind.__name__}")
+            return
+        try:
+            for draft in self._opened:  # also those that were taken out of the tree
+                self._freeze(draft)
+            self._check_leaks()
+        except BaseException as failure:
+            self._lose(f"it could not be frozen: {type(failure).__name__}")
+            raise
+        self._ended = "its block has ended"
+        self._opened.clear()
+
+    def assign(self, draft: Any, name: str, value: Any) -> None:
+        """Store a value in one of the block's drafts.
+
+        Raises:
+            DraftError: the block has ended or raised, or belongs to another trace.
+            FieldError: a name that is not a field.
+            StaticFieldError: a value that a static field cannot hold.
+        """
+        layout = layout_of(type(draft))
+        where = f"cannot assign {layout.cls.__name__}.{name} in this draft"
+        if self._ended:
+            raise DraftError(
+                f"{where}: {self._ended}, so the value would be lost. Assign inside "
+                f"the `with state.draft() as new:` block."
+            )
+        if current_trace() != self._trace:
+            raise DraftError(
+                f"{where}: it was opened outside of the function that jax is tracing "
+                f"now, so the value would leak as a tracer. Open the draft inside that "
+                f"function and return the State from it."
+            )
+        if name not in layout.names:
+            if hasattr(getattr(layout.cls, name, None), "__set__"):
+                object.__setattr__(draft, name, value)  # a property with a setter
+                return
+            known = (*layout.names, *view_names(layout.cls))
+            raise FieldError.unknown(layout.cls, name, known)
+        if name not in layout.converters:  # which run at the end of the block
+            if name in layout.static:
+                layout.fit(name, value)
+            elif name in layout.arrays and type(value) in NUMBERS:
+                value = strong(layout, name, value, draft.__dict__.get(name))
+        held = draft.__dict__
+        held[name] = value
+        for cached in layout.cached:
+            held.pop(cached, None)
+
+    def _thawed(self, value: Any) -> Any:
+        """Return a copy that can be assigned to, in depth."""
+        kind = type(value)
+        if not is_state_class(kind):
+            return rebuilt(value, self._thawed)
+        layout = layout_of(kind)
+        held = {name: self._thawed(value.__dict__[name]) for name in layout.data}
+        held |= {name: value.__dict__[name] for name in layout.static}
+        made = new_instance(kind, held | {DRAFT: (self, value)})
+        self._opened.append(made)
+        return made
+
+    def _freeze(self, value: Any) -> None:
+        """Freeze the drafts of this block in a tree, children first."""
+        for part in parts(value):
+            self._freeze(part)
+        held = value.__dict__ if is_state(value) else {}
+        owner, source = held.get(DRAFT, (None, None))
+        if owner is not self:
+            return
+        names = layout_of(type(value)).names
+        changes = {
+            name: settled(held[name])  # a draft of another block may be there
+            for name in names
+            if not is_same(held[name], source.__dict__[name])
+        }
+        made = source.replace(**changes) if changes else source
+        adopt_values(value, {name: made.__dict__[name] for name in (*names, AUX)})
+
+    def _check_leaks(self) -> None:
+        """Raise for a tracer that a container took in from another trace."""
+        if self._trace != outermost_trace():
+            return
+        for draft in self._opened:
+            for path, leaf in jax.tree_util.tree_leaves_with_path(draft):
+                if is_tracer(leaf):
+                    place = path_text(path, type(draft).__name__)
+                    raise DraftError(
+                        f"{place} is a tracer: it was put there by a function that jax "
+                        f"traced, and would leak. Return values from that function, "
+                        f"and assign them here."
+                    )
+
+    def _lose(self, why: str) -> None:
+        self._ended = why
+        for draft in self._opened:  # also those that were frozen before a failure
+            draft.__dict__.pop(AUX, None)
+            draft.__dict__[DRAFT] = (self, None)
+        self._opened.clear()

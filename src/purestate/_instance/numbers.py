@@ -1,0 +1,95 @@
+"""Where a Python number becomes an array: in a field that is annotated as one.
+
+`Counter(count=0)` holds `i32[]`, not `0`: the class's annotation asks for an array, or
+names its dtype. Construction, `replace` and drafts all come here.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purestate._schema.layout import Layout
+from purestate.errors import NumberError
+
+NUMBERS = frozenset({bool, int, float, complex})
+
+
+def strong(layout: Layout, name: str, value: Any, like: Any = None) -> Any:
+    """Return a Python number as an array with a dtype of its own, not a weak one.
+
+    A weakly typed leaf changes type at its first update: the second call of a jitted
+    function retraces, and `scan` refuses an integer counter (jax#9046).
+
+    Args:
+        layout: the record of the class.
+        name: an array field.
+        value: a bool, int, float or complex.
+        like: the array that it replaces; its dtype is kept where it can hold the value.
+
+    Raises:
+        NumberError: the field's dtype cannot hold the number.
+    """
+    wanted = layout.specs[name].metadata.get("dtype")
+    admitted = layout.arrays[name] if wanted is None else (jnp.dtype(wanted).name,)
+    current = getattr(like, "dtype", None) if wanted is None else None
+    wide = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+    kind: Any = type(value)
+    for dtype, limits in _choices(kind, admitted, current, wide):
+        if limits is not None and not limits.min <= value <= limits.max:
+            continue
+        return jnp.array(np.asarray(value, dtype))
+    own = jnp.result_type(type(value))
+    raise NumberError(layout.cls, name, value, _described_dtypes(own, admitted))
+
+
+@functools.lru_cache(maxsize=1024)
+def _choices(
+    kind: type, admitted: tuple[str, ...], current: Any, wide: bool
+) -> tuple[tuple[Any, Any], ...]:
+    """Return the dtypes to try for a number, with the range of those for integers."""
+    own = jnp.result_type(kind)
+    found = []
+    first = [] if current is None or _width(current) is None else [current]
+    for dtype in (*first, *_candidates(own, admitted)):
+        actual = jax.dtypes.canonicalize_dtype(dtype)
+        if _width(own) <= _width(actual):
+            is_integer = jnp.issubdtype(actual, jnp.integer)
+            found.append((actual, _limits(actual) if is_integer else None))
+    return tuple(found)
+
+
+_limits: Any = jnp.iinfo  # untyped
+
+
+def _described_dtypes(own: Any, admitted: tuple[str, ...]) -> str:
+    if len(admitted) > 3:
+        kinds = {"u": "an unsigned", "i": "an integer", "f": "a floating-point"}
+        kinds |= {"b": "a floating-point", "c": "a complex"}
+        return f"{kinds.get(admitted[0][0], 'another')} dtype"
+    if admitted == ("prng_key",) or not admitted:
+        return admitted[0] if admitted else str(own.name)
+    actual = {n: jax.dtypes.canonicalize_dtype(jnp.dtype(n)).name for n in admitted}
+    off = "unless jax_enable_x64 is on"
+    return " or ".join(
+        n if n == actual[n] else f"{n} (which is {actual[n]} {off})" for n in admitted
+    )
+
+
+def _candidates(own: Any, admitted: tuple[str, ...]) -> list[Any]:
+    """Return the dtypes to try for a number whose default dtype is `own`."""
+    if not admitted:
+        return [own]
+    if len(admitted) == 1:
+        return [] if admitted == ("prng_key",) else [jnp.dtype(admitted[0])]
+    defaults = [own, *map(jnp.result_type, (int, np.uint32, float, complex))]
+    return [dtype for dtype in defaults if dtype.name in admitted]
+
+
+def _width(dtype: Any) -> Any:
+    """Return how wide a kind of numbers is, None for what are no numbers."""
+    kinds: tuple[Any, ...] = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
+    wide = (i for i, kind in enumerate(kinds) if jnp.issubdtype(dtype, kind))
+    return next(wide, None)

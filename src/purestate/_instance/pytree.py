@@ -1,0 +1,126 @@
+"""How a State becomes leaves and comes back: the only place that registers with jax.
+
+Unflatten puts whatever it is given into a new instance. It runs no user code and checks
+nothing: jax also rebuilds with `object()`, None, tracers and shape structs. Both
+directions are written out field by field per class, since jit runs them at every call.
+"""
+
+from typing import Any
+
+import jax
+
+from purestate._compat import fills_dict
+from purestate._instance.source import define
+from purestate._schema.layout import AUX, FAILED, Layout, layout_of
+from purestate.errors import UnfinishedStateError
+
+_new: Any = object.__new__
+
+
+def register(layout: Layout) -> None:
+    """Register the class of `layout` as a pytree with named keys."""
+    cls, namespace = layout.cls, layout.namespace
+    namespace |= {
+        "_ps_cls": cls,
+        "_ps_new": _new,
+        "_ps_set": object.__setattr__,
+        "_ps_aux_of": sealed_aux,
+    }
+    namespace["_ps_keys"] = tuple(map(jax.tree_util.GetAttrKey, layout.data))
+    flatten = define(cls, "flatten(_ps_self)", _flatten_lines(layout.data), namespace)
+    namespace["_ps_flatten"] = flatten
+    keyed = [
+        "_ps_row, _ps_aux = _ps_flatten(_ps_self)",
+        "return tuple(zip(_ps_keys, _ps_row)), _ps_aux",
+    ]
+    flatten_with_keys = define(cls, "flatten_with_keys(_ps_self)", keyed, namespace)
+    lines = _unflatten_lines(layout)
+    unflatten = define(cls, "unflatten(_ps_aux, _ps_leaves)", lines, namespace)
+    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+
+
+def store_lines(values: dict[str, str]) -> list[str]:
+    """Return source that fills a new `_ps_self`: names with the expressions for them.
+
+    The expressions must be local variables, since their order of evaluation is free;
+    `_ps_dict` is the instance's `__dict__`.
+    """
+    if fills_dict(len(values)):
+        return [f"_ps_dict[{name!r}] = {value}" for name, value in values.items()]
+    literal = ", ".join(f"{name!r}: {value}" for name, value in values.items())
+    return [f"_ps_set(_ps_self, '__dict__', {{{literal}}})"]
+
+
+def new_instance(cls: type, values: dict[str, Any]) -> Any:
+    """Return an instance of `cls` that holds `values`, without running its code."""
+    self = _new(cls)
+    if fills_dict(len(values)):
+        self.__dict__.update(values)
+    else:
+        object.__setattr__(self, "__dict__", values)
+    return self
+
+
+def adopt_values(self: Any, values: dict[str, Any]) -> None:
+    """Give an instance these attributes in place of the ones that it has."""
+    if fills_dict(len(values)):
+        held = self.__dict__
+        held.clear()
+        held.update(values)
+    else:
+        object.__setattr__(self, "__dict__", values)
+
+
+def sealed_aux(self: Any) -> Any:
+    """Return the `Aux` of an instance, also while it is under construction.
+
+    Raises:
+        UnfinishedStateError: a field has no value yet.
+    """
+    values = self.__dict__
+    if AUX in values:
+        return values[AUX]
+    layout = layout_of(type(self))
+    unset = [name for name in layout.names if name not in values]
+    if unset or FAILED in values:
+        raise UnfinishedStateError(type(self), unset)
+    return layout.intern(values)
+
+
+def _flatten_lines(names: tuple[str, ...]) -> list[str]:
+    row = "".join(f"_ps_self.{name}, " for name in names)
+    return [
+        "try:",
+        f"    return ({row}), _ps_self.{AUX}",
+        "except AttributeError:",
+        "    _ps_aux = _ps_aux_of(_ps_self)",
+        f"return ({row}), _ps_aux",
+    ]
+
+
+def _unflatten_lines(layout: Layout) -> list[str]:
+    made = "_ps_self = _ps_new(_ps_cls)"
+    if not fills_dict(len(layout.names) + 1):
+        names = {name: name for name in (*layout.data, *layout.static)}
+        lines = [
+            made,
+            *_unpack_lines(layout, "{}"),
+            *store_lines(names | {AUX: "_ps_aux"}),
+        ]
+        return [*lines, "return _ps_self"]
+    return [
+        made,
+        "_ps_dict = _ps_self.__dict__",
+        *_unpack_lines(layout, "_ps_dict['{}']"),
+        f"_ps_dict[{AUX!r}] = _ps_aux",
+        "return _ps_self",
+    ]
+
+
+def _unpack_lines(layout: Layout, target: str) -> list[str]:
+    sources = (layout.data, "_ps_leaves"), (layout.static, "_ps_aux.values")
+    return [
+        "".join(f"{target.format(name)}, " for name in names) + f"= {source}"
+        for names, source in sources
+        if names
+    ]

@@ -1,0 +1,116 @@
+"""Which annotations ask for an array.
+
+The answer decides what becomes of a Python number that is given for a field: an array
+where one is asked for, itself everywhere else.
+"""
+
+import ast
+import operator
+import re
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+
+_NUMBERS = (bool, int, float, complex)
+# `jax.Array`, `Optional[Array]`, and jaxtyping's `Float[Array, "n"]`.
+_ARRAY = re.compile(
+    r"([\w.]+\.)?Array|([\w.]+\.)?Optional\[([\w.]+\.)?Array\]"
+    r"|([\w.]+\.)?(?!Tuple|Dict|Callable)[A-Z]\w*\[([\w.]+\.)?Array,\s*['\"].*\]"
+)
+_OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+}
+
+
+def array_dtypes(cls: type, annotation: object) -> tuple[str, ...] | None:
+    """Return the dtypes by name that an annotation admits, None if it is no array's.
+
+    An array's annotation is `jax.Array`, jaxtyping on it, or a union of these with
+    anything but Python numbers. The empty tuple stands for any dtype.
+    """
+    if isinstance(annotation, str):
+        annotation = evaluated(cls, annotation)
+    return _array_dtypes(annotation)
+
+
+def axis_size(text: str, sizes: Mapping[str, Any]) -> Any:
+    """Return the size of an axis that is a number, a name or computed: `2*n + 1`.
+
+    Raises:
+        KeyError: a name without a size, or anything else.
+        SyntaxError: no expression.
+    """
+
+    def value(node: ast.AST) -> Any:
+        if isinstance(node, ast.Constant) and isinstance(node.value, int):
+            return node.value
+        if isinstance(node, ast.Name) and node.id in sizes:
+            return sizes[node.id]
+        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+            return _OPERATORS[type(node.op)](value(node.left), value(node.right))
+        raise KeyError(text)
+
+    return value(ast.parse(text, mode="eval").body)
+
+
+def _array_dtypes(annotation: Any) -> tuple[str, ...] | None:
+    if isinstance(annotation, str):
+        # Names that exist only for a type checker: the usual ones are taken at their
+        # word.
+        members = [member.strip() for member in annotation.split("|")]
+        arrays = [bool(_ARRAY.fullmatch(member)) for member in members]
+        others = {m for m, is_one in zip(members, arrays, strict=True) if not is_one}
+        return () if any(arrays) and others <= {"None"} else None
+    if isinstance(annotation, type) and issubclass(annotation, jax.Array):
+        return ()
+    inner = getattr(annotation, "array_type", None)  # jaxtyping, without importing it
+    if inner is not None and hasattr(annotation, "dtypes"):
+        dtypes = annotation.dtypes if isinstance(annotation.dtypes, tuple) else ()
+        return None if _array_dtypes(inner) is None else dtypes
+    origin = typing.get_origin(annotation)
+    if origin in (typing.Annotated, typing.Final):
+        return _array_dtypes(typing.get_args(annotation)[0])
+    if origin in (typing.Union, types.UnionType):
+        return _union_dtypes(typing.get_args(annotation))
+    for alias in ("__value__", "__supertype__"):  # `type X = ...`, NewType
+        if hasattr(annotation, alias):
+            return _array_dtypes(getattr(annotation, alias))
+    return None
+
+
+def _union_dtypes(members: tuple[Any, ...]) -> tuple[str, ...] | None:
+    if any(m in _NUMBERS or m in (Any, object) for m in members):
+        return None
+    found = [d for d in map(_array_dtypes, members) if d is not None]
+    if not found:
+        return None
+    return () if () in found else tuple(name for dtypes in found for name in dtypes)
+
+
+def evaluated(cls: type, annotation: str) -> object:
+    """Return what a string annotation of a class stands for, or the string itself."""
+    for namespace in _namespaces(cls):
+        try:
+            return eval(annotation, namespace[0], namespace[1])
+        except Exception:  # noqa: BLE001  # whatever a foreign object raises
+            continue
+    return annotation
+
+
+def _namespaces(cls: type) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
+    module = sys.modules.get(cls.__module__)
+    scope = {} if module is None else module.__dict__
+    yield scope, dict(vars(cls))
+    # A class inside a function: the function's local names, from its frame.
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals is scope and frame.f_locals is not scope:
+            yield scope, frame.f_locals
+        frame = frame.f_back  # type: ignore[assignment]

@@ -1,0 +1,121 @@
+"""When two static values are the same: what jit's cache key is made of.
+
+Equality is typed. `True`, `1` and `1.0` are different values, as are `0.0` and `-0.0`;
+NaN equals itself, and numpy's integers and booleans count as Python's (jax#9273).
+"""
+
+import dataclasses
+import enum
+import functools
+import math
+import types
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purestate._compat import is_written_by_dataclasses
+
+# Exact types whose == agrees with `typed` for non-zero, non-NaN values.
+_PLAIN = frozenset({bool, int, str, bytes, type(None), type(len)})
+_SCALARS = (str, bytes, int, enum.Enum, type(None), type)
+
+
+class Unfit(Exception):
+    """Internal: a value, or a part of one, that cannot be static."""
+
+    def __init__(self, value: object, path: str = "") -> None:
+        super().__init__(path)
+        self.value, self.path = value, path
+
+
+def typed(value: Any) -> Any:
+    """Return a key that is equal for the same value of the same type only.
+
+    Raises:
+        Unfit: the value, or a part of it, is an array, a tracer or unhashable.
+    """
+    kind = type(value)
+    if isinstance(value, float | complex | np.inexact):
+        return kind, _float_key(value)
+    if isinstance(value, _SCALARS):
+        return kind, value
+    if _is_small_float(value):
+        return kind, _float_key(float(value))
+    if isinstance(value, jax.Array | np.ndarray):
+        raise Unfit(value)
+    if isinstance(value, tuple):
+        return kind, tuple(_at(f"[{i}]", part) for i, part in enumerate(value))
+    if isinstance(value, frozenset):
+        return kind, frozenset(map(typed, value))
+    if isinstance(value, functools.partial):
+        named = sorted(value.keywords.items())
+        return (
+            kind,
+            _at(".func", value.func),
+            tuple(_at(f".args[{i}]", part) for i, part in enumerate(value.args)),
+            tuple((name, _at(f".{name}", part)) for name, part in named),
+        )
+    if kind is slice:  # hashable from Python 3.12 on only
+        return kind, typed((value.start, value.stop, value.step))
+    if _is_value_dataclass(value):
+        names = [f.name for f in dataclasses.fields(value) if f.compare]
+        return kind, tuple(_at(f".{n}", getattr(value, n, None)) for n in names)
+    try:
+        hash(value)
+    except Exception:  # noqa: BLE001  # whatever a foreign __hash__ raises
+        raise Unfit(value) from None
+    return kind, value
+
+
+def _at(step: str, part: Any) -> Any:
+    try:
+        return typed(part)
+    except Unfit as unfit:
+        raise Unfit(unfit.value, step + unfit.path) from None
+
+
+def _is_value_dataclass(value: Any) -> bool:
+    """Return whether its == and hash are those that `dataclasses` writes."""
+    cls = type(value)
+    params = getattr(cls, "__dataclass_params__", None)
+    if params is None or not (params.eq and (params.frozen or params.unsafe_hash)):
+        return False
+    return all(map(is_written_by_dataclasses, (cls.__eq__, cls.__hash__)))
+
+
+def _is_small_float(value: Any) -> bool:
+    """Return whether it is a bfloat16 or another float of ml_dtypes."""
+    return isinstance(value, np.generic) and bool(
+        jnp.issubdtype(value.dtype, jnp.floating)
+    )
+
+
+def _float_key(value: Any) -> Any:
+    if isinstance(value, complex | np.complexfloating):
+        return _float_key(value.real), _float_key(value.imag)
+    return "nan" if math.isnan(value) else (value, math.copysign(1.0, value))
+
+
+def python_numbers(value: Any) -> Any:
+    """Return numpy's integers and booleans as Python's, also in tuples."""
+    if isinstance(value, np.integer):
+        return int(value)
+    if isinstance(value, np.bool_):
+        return bool(value)
+    if isinstance(value, tuple):
+        parts = [python_numbers(part) for part in value]
+        if any(new is not old for new, old in zip(parts, value, strict=True)):
+            kind: Any = type(value)
+            return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
+    return value
+
+
+def is_plain(value: object) -> bool:
+    """Return whether `typed` agrees with type and `==`, and it can refer to nothing."""
+    if type(value) is float:
+        return value != 0.0 and value == value
+    if type(value) is types.FunctionType:
+        return not (value.__closure__ or value.__defaults__ or value.__kwdefaults__)
+    return type(value) in _PLAIN

@@ -1,0 +1,224 @@
+"""How a class becomes a State class: everything that is computed once, here.
+
+`State.__init_subclass__` calls `set_up`, which reads the body, fills the record of the
+class, writes its functions and registers it with jax. There is no metaclass: classes
+mix with `abc.ABC`, `typing.Generic`, `Protocol` and foreign metaclasses freely.
+"""
+
+import dataclasses
+import enum
+import threading
+import types
+from typing import Any
+
+from purestate._instance.cached_property import guard_cached_properties
+from purestate._instance.construct import WRAPS, wrapped_init
+from purestate._instance.copies import wrapped_setstate
+from purestate._instance.pytree import register
+from purestate._instance.replace import replace
+from purestate._schema.annotations import array_dtypes
+from purestate._schema.class_body import read_body
+from purestate._schema.fields import is_static, is_stored
+from purestate._schema.layout import LAYOUT, Layout, is_state_class, layout_of
+from purestate._state.cloudpickle import is_bare, refilled
+from purestate._state.dataclass import become_dataclass, declared_fields
+from purestate._state.generated import make_init, make_replace
+from purestate.errors import DeclarationError, InheritedInitError
+
+_ARRAYS = "__purestate_arrays__"
+_STRICT = "__purestate_strict__"
+_lock = threading.RLock()
+
+
+def set_up(
+    cls: type, root: type, *, kw_only: bool = False, strict: bool | None = None
+) -> None:
+    """Make `cls`, whose body has been executed, a State class.
+
+    Args:
+        cls: the class.
+        root: `State` itself.
+        kw_only: class keyword.
+        strict: class keyword, None to inherit it.
+
+    Raises:
+        DeclarationError: the body cannot become a State.
+    """
+    _check_bases(cls)
+    bare = is_bare(cls)
+    inherited: dict[str, dataclasses.Field[Any]] = {}
+    for base in cls.__mro__[:0:-1]:
+        if is_state_class(base):
+            # cloudpickle sets __dataclass_fields__ anew on a class that exists, to
+            # copies whose MISSING is another object: the record keeps the true ones.
+            awaken(base, root, in_use=False)
+            inherited |= layout_of(base).specs
+        else:
+            inherited |= declared_fields(base)
+    own = read_body(cls, inherited, kw_only=kw_only)
+    if strict is not None:
+        setattr(cls, _STRICT, strict)
+    layout = Layout(cls)
+    setattr(cls, LAYOUT, layout)
+    _fill(layout, inherited | own, own, root)
+    layout.bare = bare
+    if not bare:
+        register(layout)
+
+
+def awaken(cls: type, root: type, *, in_use: bool = True) -> None:
+    """Register a class that was made empty, after reading it again if it was filled.
+
+    Args:
+        cls: a State class.
+        root: `State` itself.
+        in_use: whether it has an instance: then what is empty was meant to be.
+    """
+    layout = layout_of(cls)
+    with _lock:
+        if not layout.bare:
+            return
+        filled = refilled(layout)
+        if filled is not None:
+            _fill(layout, *filled, root)
+        if filled is not None or in_use:
+            register(layout)
+            layout.bare = False
+
+
+def _check_bases(cls: type) -> None:
+    name = cls.__name__
+    if cls.__dict__.get("__slots__"):
+        raise DeclarationError(
+            f"{name} declares __slots__, which State does not use: remove it, "
+            f"annotated names are the fields."
+        )
+    for base in cls.__mro__[1:-1]:
+        is_builtin = not base.__flags__ & (1 << 9)  # Py_TPFLAGS_HEAPTYPE
+        if is_builtin or issubclass(base, enum.Enum):
+            raise DeclarationError(
+                f"{name} cannot be a State and a {base.__name__}: instances are made "
+                f"in another way. Hold the {base.__name__} in a field."
+            )
+    check = cls.__dict__.get("__check__")
+    if "__check__" in cls.__dict__ and not isinstance(check, types.FunctionType):
+        raise DeclarationError(
+            f"{name}.__check__ must be a method, `def __check__(self)`, and is a "
+            f"{type(check).__name__}. The checks of base classes always run."
+        )
+
+
+def _fill(
+    layout: Layout,
+    specs: dict[str, Any],
+    own: dict[str, dataclasses.Field[Any]],
+    root: type,
+) -> None:
+    """Compute the record of a class from its fields, and write its functions."""
+    cls = layout.cls
+    stored = [name for name, spec in specs.items() if is_stored(spec)]
+    layout.specs = specs
+    layout.names = tuple(stored)
+    layout.data = tuple(name for name in stored if not is_static(specs[name]))
+    layout.static = tuple(name for name in stored if is_static(specs[name]))
+    layout.arrays = cls.__dict__.get(_ARRAYS) or _arrays(cls, layout, own)
+    setattr(cls, _ARRAYS, layout.arrays)  # for cloudpickle, which copies annotations
+    layout.converters = {
+        name: specs[name].metadata["converter"]
+        for name in stored
+        if specs[name].metadata.get("converter") is not None
+    }
+    post_init = hasattr(cls, "__post_init__")
+    layout.derived = tuple(n for n in stored if post_init and not specs[n].init)
+    layout.checks = tuple(
+        (base, base.__dict__["__check__"])
+        for base in cls.__mro__[::-1]
+        if "__check__" in base.__dict__
+    )
+    layout.cached = guard_cached_properties(cls)
+    layout.strict = bool(getattr(cls, _STRICT, False))
+    layout.plain = frozenset(layout.data) - layout.converters.keys()
+    become_dataclass(layout, own, root)
+    _finish_abstract(cls)
+    _place_init(layout)
+    _place_replace(layout)
+    _place_setstate(cls, root)
+
+
+def _arrays(
+    cls: type, layout: Layout, own: dict[str, dataclasses.Field[Any]]
+) -> dict[str, tuple[str, ...]]:
+    """Return the data fields that hold arrays, with the dtypes admitted by name."""
+    decided: dict[str, tuple[str, ...] | None] = {}
+    for base in cls.__mro__[:0:-1]:
+        if is_state_class(base):
+            known = layout_of(base)
+            decided |= {name: known.arrays.get(name) for name in known.names}
+    arrays = {}
+    for name in layout.data:
+        spec = layout.specs[name]
+        dtypes = decided.get(name)
+        if name in own or name not in decided:
+            dtypes = array_dtypes(cls, spec.type)
+            if dtypes is None and spec.metadata.get("dtype") is not None:
+                dtypes = ()
+        if dtypes is not None:
+            arrays[name] = dtypes
+    return arrays
+
+
+def _place_init(layout: Layout) -> None:
+    cls: Any = layout.cls
+    written = cls.__dict__.get("__init__")
+    if written is not None and not hasattr(written, "__purestate_generated__"):
+        layout.init = cls
+        written = getattr(written, WRAPS, written)
+        cls.__init__ = wrapped_init(cls, written)
+        return
+    above = next((layout_of(b) for b in cls.__mro__[1:] if is_state_class(b)), None)
+    if above is None or above.init is None:
+        cls.__init__ = make_init(layout)
+        return
+    owner: Any = above.init
+    layout.init = owner
+    if cls.__init__ is not owner.__init__:  # a mixin's, which calls super()'s
+        owner = layout.init = cls
+        cls.__init__ = wrapped_init(cls, cls.__init__)
+    unset = [
+        name
+        for name in layout.names
+        if name not in above.names
+        and layout.specs[name].default is layout.specs[name].default_factory
+        and name not in layout.derived
+    ]
+    if unset:
+        raise InheritedInitError(cls, owner, unset)
+
+
+def _place_replace(layout: Layout) -> None:
+    cls: Any = layout.cls
+    if getattr(cls.replace, "__purestate_generated__", cls.replace is replace):
+        cls.replace = make_replace(layout) or replace
+
+
+def _place_setstate(cls: Any, root: Any) -> None:
+    written = cls.__setstate__
+    if written is not root.__setstate__ and not hasattr(written, WRAPS):
+        cls.__setstate__ = wrapped_setstate(written)
+
+
+def _finish_abstract(cls: type) -> None:
+    """Make `abc.abstractmethod` count also without `abc.ABCMeta`."""
+    if hasattr(type(cls), "register"):  # ABCMeta does it itself, later
+        return
+    names = {n for n, v in cls.__dict__.items() if _is_abstract(v)}
+    for base in cls.__bases__:
+        for name in getattr(base, "__abstractmethods__", ()):
+            if _is_abstract(getattr(cls, name, None)):
+                names.add(name)
+    if names or hasattr(cls, "__abstractmethods__"):
+        cls.__abstractmethods__ = frozenset(names)  # type: ignore[attr-defined]
+
+
+def _is_abstract(value: object) -> bool:
+    return bool(getattr(value, "__isabstractmethod__", False))

@@ -1,0 +1,294 @@
+"""`ps.jit`: `jax.jit`, with donation by name and errors that name fields.
+
+A warm call is one Python function around jax's own: what is added runs while jax
+traces, in `except`, or on an instance that was donated and is dead.
+"""
+
+import contextlib
+import functools
+import types
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, overload
+
+import jax
+
+from purestate._compat import current_trace, outermost_trace
+from purestate._host.call.failures import raise_original
+from purestate._host.call.traced_calls import note_call
+from purestate._pack.packed import JITTED, Packed
+from purestate._schema.layout import is_state
+from purestate._transforms.consumed import consume
+from purestate._transforms.notes import (
+    add_notes,
+    is_donated_twice,
+    without_shared_buffers,
+)
+from purestate._transforms.parameters import Parameters, as_tuple
+from purestate._transforms.watch import Watch
+from purestate.errors import JitDeclarationError
+
+_COMPILED = "__purestate_compiled__"  # on a method: itself, and what it was jitted to
+_DEFAULTS: dict[str, Any] = {"donate": False, "static_argnames": (), "wait": True}
+_F = TypeVar("_F", bound=Callable[..., Any])
+_D = TypeVar(
+    "_D", bound="classmethod[Any, Any, Any] | staticmethod[Any, Any] | property"
+)
+
+
+@overload
+def jit(
+    fn: _D,
+    *,
+    donate: bool | str | Iterable[str] = ...,
+    static_argnames: str | Iterable[str] = ...,
+    wait: bool = ...,
+    **options: Any,
+) -> _D: ...
+@overload
+def jit(
+    fn: _F,
+    *,
+    donate: bool | str | Iterable[str] = ...,
+    static_argnames: str | Iterable[str] = ...,
+    wait: bool = ...,
+    **options: Any,
+) -> _F: ...
+@overload
+def jit(
+    *,
+    donate: bool | str | Iterable[str] = ...,
+    static_argnames: str | Iterable[str] = ...,
+    wait: bool = ...,
+    **options: Any,
+) -> Callable[[_F], _F]: ...
+def jit(
+    fn: Any = None,
+    *,
+    donate: bool | str | Iterable[str] = False,
+    static_argnames: str | Iterable[str] = (),
+    wait: bool = True,
+    **options: Any,
+) -> Any:
+    """Return a function compiled by `jax.jit`, as a decorator too.
+
+    Takes functions and methods, `staticmethod`, `classmethod` and `property` objects,
+    bound methods of a State (all instances share one trace) and callable States.
+
+    Args:
+        fn: what to compile; without it a decorator is returned.
+        donate: True gives jax the buffers of the first parameter to reuse, a name or
+            names those of other parameters. The donated State cannot be used after the
+            call; use the one that it returned.
+        static_argnames: parameters that are part of the cache key. A State's static
+            fields are so by themselves.
+        wait: wait for the result where host functions are called, so that an exception
+            of theirs leaves the call that caused it. Other calls never wait.
+        **options: any other keyword of `jax.jit`.
+
+    Returns:
+        A function of the same signature, with jax's `lower`, `trace`, `eval_shape` and
+        `clear_cache`.
+
+    Raises:
+        JitDeclarationError: `self` or a State would be static, an unknown name.
+
+    Warns:
+        RetraceWarning: from the 8th trace on; names what changed.
+        StateDriftWarning: a method returns its State with another type or structure.
+        LostUpdateWarning: a method that donates its State does not return one.
+
+    >>> import jax, jax.numpy as jnp, purestate as ps
+    >>> class Counter(ps.State):
+    ...     count: jax.Array
+    ...
+    ...     @ps.jit(donate=True)
+    ...     def step(self):
+    ...         return self.replace(count=self.count + 1)
+    >>> counter = Counter(count=0)
+    >>> newer = counter.step()
+    >>> counter
+    <Counter, donated to Counter.step()>
+    """
+    if isinstance(static_argnames, str) or static_argnames is None:
+        static_argnames = (static_argnames,) if static_argnames else ()
+    settings = {
+        "donate": donate,
+        "static_argnames": tuple(static_argnames),
+        "wait": wait,
+        **options,
+    }
+    if fn is None:
+        return functools.partial(jit, **settings)
+    if isinstance(fn, staticmethod):
+        return staticmethod(jit(fn.__func__, **settings))
+    if isinstance(fn, classmethod):
+        return classmethod(_compiled(fn.__func__, of_class=True, **settings))
+    if isinstance(fn, property):
+        getter: Any = fn.fget
+        return property(jit(getter, **settings), fn.fset, fn.fdel, fn.__doc__)
+    if isinstance(fn, types.MethodType) and _is_state(fn.__self__):
+        return _bound(fn.__self__, fn.__func__, settings)
+    if is_state(fn) and callable(fn):
+        return _bound(fn, type(fn).__call__, settings)
+    if not callable(fn):
+        raise JitDeclarationError(
+            f"ps.jit takes a function, a method or a callable State, and got an object "
+            f"of type {type(fn).__name__}."
+        )
+    return _compiled(fn, **settings)
+
+
+def _bound(state: Any, function: Any, settings: dict[str, Any]) -> Any:
+    """Return a method jitted once for all instances, bound to one of them."""
+    made = _for_all_instances(function, settings)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return made(state, *args, **kwargs)
+
+    bound: Any = functools.wraps(types.MethodType(function, state), updated=())(call)
+    for method in ("lower", "trace", "eval_shape"):
+        setattr(bound, method, functools.partial(getattr(made, method), state))
+    bound.clear_cache = made.clear_cache
+    return bound
+
+
+def _is_state(value: Any) -> bool:
+    return is_state(value) or type(value) is Packed
+
+
+def _is_told_by_repr(value: Any) -> bool:
+    if isinstance(value, tuple | list):
+        return all(map(_is_told_by_repr, value))
+    return value is None or type(value) in (bool, int, str)
+
+
+def _name_of(fn: Any) -> str:
+    """Return a name for a callable without one: that of what it wraps, or its class."""
+    inner = getattr(fn, "func", fn)
+    return str(getattr(inner, "__qualname__", type(fn).__name__))
+
+
+def _for_all_instances(function: Any, settings: dict[str, Any]) -> Any:
+    # `functools.wraps` copies attributes: each tells which function it is about.
+    if getattr(function, JITTED, None) is function and settings == _DEFAULTS:
+        return function
+    if not all(map(_is_told_by_repr, settings.values())):
+        return _compiled(function, **settings)  # shardings and the like
+    kept: dict[str, Any]
+    owner, kept = getattr(function, _COMPILED, (None, {}))
+    if owner is not function:
+        kept = {}
+        with contextlib.suppress(AttributeError):  # some callables hold no attributes
+            setattr(function, _COMPILED, (function, kept))
+    key = repr(sorted(settings.items()))
+    if key not in kept:
+        kept[key] = _compiled(function, **settings)
+    return kept[key]
+
+
+def _compiled(
+    fn: Callable[..., Any],
+    *,
+    donate: bool | str | Iterable[str],
+    static_argnames: tuple[str, ...],
+    wait: bool,
+    of_class: bool = False,
+    **options: Any,
+) -> Callable[..., Any]:
+    plain_name = getattr(fn, "__qualname__", None) or _name_of(fn)
+    name = plain_name.rpartition("<locals>.")[2]
+    parameters = Parameters(fn, name)
+    first = int(of_class or parameters.takes_class())
+    static, static_names = parameters.static(
+        static_argnames, as_tuple(options.pop("static_argnums", None))
+    )
+    if first:
+        static, static_names = parameters.chosen((0, *static), static_names)
+    numbers, names = parameters.donated(donate, first)
+    more = options.pop("donate_argnames", None) or ()
+    numbers, names = parameters.chosen(
+        (*numbers, *as_tuple(options.pop("donate_argnums", None))),
+        (*names, *((more,) if isinstance(more, str) else more)),
+    )
+    donated = parameters.places(numbers, names)
+    chosen = {
+        "static_argnums": static,
+        "static_argnames": static_names,
+        "donate_argnums": numbers,
+        "donate_argnames": names,
+    }
+    options |= {option: value for option, value in chosen.items() if value}
+    watch = Watch(fn, name, donated)
+    jitted: Any = jax.jit(watch.wrapped(), **options)
+
+    def traced(args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments of a call without the static ones."""
+        return (
+            tuple(None if i in static else arg for i, arg in enumerate(args)),
+            {key: None if key in static_names else v for key, v in kwargs.items()},
+        )
+
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        try:
+            out = jitted(*args, **kwargs)
+            if watch.calls_host:
+                _settle(out, wait)
+            return out
+        except Exception as error:
+            raise_original(error)
+            add_notes(error, name, *traced(args, kwargs))
+            raise
+
+    def retried(error: Exception | None, args: Any, kwargs: Any) -> Any:
+        """Call with shared buffers copied, if there are any."""
+        if error is None or is_donated_twice(error):
+            separate = without_shared_buffers(name, donated, args, kwargs)
+            if separate is not None:
+                return jitted(*separate[0], **separate[1])
+        if error is None:
+            return jitted(*args, **kwargs)
+        raise_original(error)
+        add_notes(error, name, *traced(args, kwargs))
+        raise error
+
+    warm = False
+
+    def donating(*args: Any, **kwargs: Any) -> Any:
+        nonlocal warm
+        try:
+            # A first call that the runtime refuses keeps jax from its fast path later.
+            out = jitted(*args, **kwargs) if warm else retried(None, args, kwargs)
+            warm = True
+        except Exception as error:  # noqa: BLE001  # raised again in there
+            out = retried(error, args, kwargs)
+        try:
+            for place in donated:
+                value = place.read(args, kwargs)
+                consume(value, name, place.holds_states, place.seen)
+        except Exception:  # noqa: BLE001  # the result must not be lost for a mark
+            pass
+        if watch.calls_host:
+            try:
+                _settle(out, wait)
+            except Exception as error:
+                raise_original(error)
+                raise
+        return out
+
+    call: Any = functools.wraps(fn)(donating if donated else plain)
+    for method in ("lower", "trace", "eval_shape", "clear_cache"):
+        setattr(call, method, getattr(jitted, method))
+    if not hasattr(fn, "__name__"):  # a partial object, an instance
+        call.__name__ = call.__qualname__ = name
+    setattr(call, JITTED, call)
+    return call  # type: ignore[no-any-return]
+
+
+def _settle(out: Any, wait: bool) -> None:
+    """Wait for host functions, whose exceptions would leave a later line."""
+    if current_trace() != outermost_trace():
+        note_call()  # jax kept the inner trace: the outer function calls them as well
+    elif wait:
+        untyped: Any = jax
+        untyped.block_until_ready(out)
+        untyped.effects_barrier()

@@ -1,0 +1,167 @@
+"""Notes on the errors of jitted functions: which field it was, and what to do.
+
+Everything here runs in an `except`. An exception keeps its type and its text; help
+comes as a note below it.
+"""
+
+import re
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from purestate._compat import is_tracer, is_tracing
+from purestate._inspect.key_paths import path_text
+from purestate._schema.layout import is_state_class
+from purestate._transforms.consumed import was_deleted
+from purestate.errors import SharedBufferWarning
+
+_DONATING_TWICE = (
+    "donate the same buffer twice",
+    "donate a buffer that is also used",
+    "previously donated in the same call",
+)
+
+
+def add_notes(
+    error: Exception, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Add to an exception what is known about the arguments that caused it."""
+    if getattr(error, "__purestate_explained__", None) is not None:
+        return  # by the innermost jitted function, which knows best
+    try:
+        notes = list(_notes(error, name, args, kwargs))
+        error.__purestate_explained__ = name  # type: ignore[attr-defined]
+    except Exception:  # noqa: BLE001  # an argument that cannot even be flattened
+        return
+    for note in notes:
+        error.add_note(note)
+
+
+def is_donated_twice(error: Exception) -> bool:
+    """Return whether the runtime refused a buffer that it was given twice."""
+    return any(text in str(error) for text in _DONATING_TWICE)
+
+
+def without_shared_buffers(
+    name: str, donated: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Return the arguments with donated buffers copied that something else holds too.
+
+    None if there are none, or if nothing is donated because an outer function is being
+    traced.
+    """
+    if is_tracing() or bool(jax.config.jax_disable_jit):  # type: ignore[attr-defined]
+        return None
+    positions = {place.position for place in donated}
+    names = {place.name for place in donated}
+    uses: dict[Any, list[tuple[str, bool, Any]]] = {}
+    for path, leaf in jax.tree.leaves_with_path((args, kwargs)):
+        if not isinstance(leaf, jax.Array) or is_tracer(leaf) or was_deleted(leaf):
+            continue
+        which, key = path[0].idx, path[1]
+        given = key.idx in positions if which == 0 else key.key in names
+        place = _place(path, args, kwargs)
+        uses.setdefault(_buffer(leaf), []).append((place, given, tuple(path)))
+    shared, copied = [], set()
+    for users in uses.values():
+        givers = [path for _, given, path in users if given]
+        if len(users) > 1 and givers:
+            shared.append(" and ".join(place for place, _, _ in users))
+            # The one that is donated may stay only if nobody else reads it.
+            copied |= set(givers[1:] if len(givers) == len(users) else givers)
+    if not shared:
+        return None
+    warnings.warn(SharedBufferWarning(name, shared), stacklevel=4)
+
+    def separate(path: Any, leaf: Any) -> Any:
+        return leaf.copy() if tuple(path) in copied else leaf
+
+    made, named = jax.tree_util.tree_map_with_path(separate, (args, kwargs))
+    # Static arguments stay the objects that they are.
+    return (
+        tuple(made[i] if i in positions else arg for i, arg in enumerate(args)),
+        {key: named[key] if key in names else arg for key, arg in kwargs.items()},
+    )
+
+
+def _notes(
+    error: Exception, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[str]:
+    leaves = list(_leaves(args, kwargs))
+    gone = [place for place, leaf in leaves if was_deleted(leaf)]
+    if gone:
+        yield (
+            f"{_and(gone)} {'was' if len(gone) == 1 else 'were'} donated to an earlier "
+            f"jitted call, which reused the memory. Use the State that this call "
+            f"returned, or copy with jnp.copy before donating."
+        )
+    if isinstance(error, TypeError):
+        for place, leaf in leaves:
+            if not _is_traceable(leaf):
+                kind = type(leaf).__name__
+                field = re.sub(r"(\[[^\]]*\])*$", "", place).rpartition(".")[2]
+                advice = (
+                    f"declare it static, `{field}: ... = ps.static()`, if it is "
+                    f"configuration"
+                    if "." in place
+                    else "name it in static_argnames"
+                )
+                yield f"{place} holds a {kind}, which jax cannot trace: {advice}."
+    if "concrete" in str(error):  # jax's word for values that a trace has not
+        for place, leaf in leaves:
+            field = place.rpartition(".")[2]
+            meant = rf"argument[s]? .*\b\w+\.{re.escape(field)}\b"
+            if type(leaf) in (bool, int) and re.search(meant, str(error)):
+                yield (
+                    f"{place} is data, which jit traces, so it has no value here. If "
+                    f"it is configuration, declare it static: `{field}: "
+                    f"{type(leaf).__name__} = ps.static()`."
+                )
+    if isinstance(error, jax.errors.TracerArrayConversionError):
+        yield (
+            f"{name} gave a traced value to numpy, or to code that needs numbers: "
+            f"under jit it has none yet. Use jnp in place of np, or "
+            f"ps.host_function(code) to call the code when the program runs."
+        )
+
+
+def _leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for path, leaf in jax.tree.leaves_with_path((args, kwargs)):
+        yield _place(path, args, kwargs), leaf
+
+
+def _place(path: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Return a leaf's place, from its class if one State in the call has it."""
+    which, key, *rest = path
+    if which.idx == 0:
+        argument, root = args[key.idx], f"argument {key.idx}"
+    else:
+        argument, root = kwargs[key.key], f"argument {key.key!r}"
+    cls = type(argument)
+    if is_state_class(cls):
+        others = [type(other) for other in (*args, *kwargs.values())]
+        alone = others.count(cls) == 1
+        root = cls.__name__ if alone else f"{root}, {cls.__name__}"
+    return path_text(rest, root)
+
+
+def _is_traceable(leaf: Any) -> bool:
+    numbers = (bool, int, float, complex)
+    is_array = hasattr(leaf, "dtype") and not isinstance(leaf, type | np.dtype)
+    return isinstance(leaf, numbers) or is_array
+
+
+def _buffer(leaf: Any) -> Any:
+    try:
+        return leaf.unsafe_buffer_pointer()
+    except Exception:  # noqa: BLE001  # on several devices: the same object at least
+        return id(leaf)
+
+
+def _and(places: list[str], most: int = 5) -> str:
+    shown = places[:most]
+    more = len(places) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")

@@ -1,0 +1,24 @@
+"""Pieces of messages: a value cut short, and the name that was meant."""
+
+import difflib
+from collections.abc import Iterable
+
+
+def short(value: object, limit: int = 60) -> str:
+    """Return a value's repr, cut to `limit` characters; never raises."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001  # whatever a foreign object raises
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def nearest(name: str, known: Iterable[str], kind: str = "fields") -> str:
+    """Return "did you mean ...?" for a close match, else the list of names."""
+    names = tuple(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    if not names:
+        return f"it has no {kind}."
+    return f"its {kind} are {', '.join(names)}."

@@ -1,0 +1,5 @@
+"""Cases: one drawn instance or call under test, and what a law may ask of it.
+
+From the bottom up: `fresh` copies what a law may spoil, `ways` are the places in a
+tree, `call` is a function with arguments, and `state` an instance.
+"""

@@ -1,0 +1,111 @@
+"""Laws of updates: what `replace` puts in comes out, and nothing else changes."""
+
+from typing import Any
+
+from purestate.testing._cases.state import REFUSED, StateCase
+from purestate.testing._laws.law import Broken, law, same_as
+from purestate.testing._strategies.construct import parameters, specs_of
+from purestate.testing._trees.asserts import mismatch
+from purestate.testing._trees.leaves import flattened
+
+__all__: list[str] = []
+
+
+@law("state", promise="after replace, the field holds what was given")
+def get_put(case: StateCase) -> None:
+    """Replace a field and read it."""
+    name = case.field
+    if name is None:
+        return
+    value = case.value(name)
+    after = case.replace(case.state, **{name: value})
+    if after is not REFUSED and not _converts(case, name):
+        place = f"{case.root}.{name}"
+        same_as(value, getattr(after, name), "given and read", root=place)
+
+
+def _converts(case: StateCase, name: str) -> bool:
+    return "converter" in specs_of(case.cls)[name].metadata
+
+
+@law("state", promise="replacing a field by its own value changes nothing")
+def put_get(case: StateCase) -> None:
+    """Replace a field by what it holds."""
+    name = case.field
+    if name is None or _converts(case, name):
+        return
+    after = case.replace(case.state, **{name: getattr(case.state, name)})
+    if after is not REFUSED:
+        same_as(case.state, after, f"before and after replace({name}=...)", exact=True)
+
+
+@law("state", promise="of two replacements the second one counts")
+def put_put(case: StateCase) -> None:
+    """Replace a field twice, and once."""
+    name = case.field
+    if name is None:
+        return
+    first, second = case.value(name), case.value(name)
+    between = case.replace(case.state, **{name: first})
+    if between is REFUSED:
+        return
+    twice = case.replace(between, **{name: second})
+    once = case.replace(case.state, **{name: second})
+    if twice is not REFUSED and once is not REFUSED:
+        same_as(once, twice, f"replace({name}=...) once and twice", exact=True)
+
+
+@law("state", promise="replace shares all fields that it does not change")
+def shares_the_rest(case: StateCase) -> None:
+    """Compare the other fields by identity."""
+    name = case.field
+    if name is None:
+        return
+    after = case.replace(case.state, **{name: case.value(name)})
+    if after is REFUSED:
+        return
+    for other in case.settable():
+        was, now = getattr(case.state, other), getattr(after, other)
+        if other != name and was is not now and mismatch(was, now, exact=True):
+            place = f"{case.root}.{other}"
+            raise Broken(place, f"replace({name}=...) changed it as well.")
+
+
+@law("state", promise="replace leaves the instance that it is called on alone")
+def leaves_the_source(case: StateCase) -> None:
+    """Compare the fields of the instance before and after."""
+    name = case.field
+    if name is None:
+        return
+    before = {n: getattr(case.state, n) for n in case.names()}
+    leaves, structure = flattened(case.state)
+    copy = structure.unflatten(leaves)
+    case.replace(case.state, **{name: case.value(name)})
+    for other, value in before.items():
+        if getattr(case.state, other) is not value:
+            raise Broken(f"{case.root}.{other}", "it changed in place.")
+    same_as(copy, case.state, "before and after", exact=True)
+
+
+@law("state", promise="replace makes what the constructor makes, derived fields too")
+def constructs(case: StateCase) -> None:
+    """Compare replace with constructing anew, where a constructor takes all fields."""
+    known = parameters(case.cls)
+    names = [name for name in case.settable() if name in known]
+    if set(known) != set(names) or set(names) != set(case.settable()) or not names:
+        return
+    if any(_converts(case, name) for name in names):
+        return
+    name = case.field
+    if name is None:
+        return
+    value = case.value(name)
+    held: dict[str, Any] = {n: getattr(case.state, n) for n in names}
+    made = case.tried(lambda: case.cls(**{**held, name: value}))
+    after = case.replace(case.state, **{name: value})
+    if made is not REFUSED and after is not REFUSED:
+        same_as(
+            made,
+            after,
+            f"{case.root}(...) and replace({name}=...), from the same values",
+        )
