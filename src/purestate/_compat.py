@@ -15,7 +15,8 @@ from typing import Any
 import jax
 import jax.extend.core
 import jax.numpy as jnp
-from jax.core import ShapedArray, Trace, Tracer
+from jax.core import ShapedArray, Trace
+from jax.core import Tracer as Tracer
 
 # Imported here, with purestate, and not when it is first needed: it adds entries to
 # jax's trace context, and every function that was compiled before would be compiled

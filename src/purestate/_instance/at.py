@@ -5,7 +5,6 @@ through. Each node on the way is then rebuilt once, by the rules of its kind: a 
 `replace` does, with its checks, a list as a new list. Nothing else is copied.
 """
 
-import copy
 import dataclasses
 import operator
 from collections.abc import Callable, Iterable
@@ -15,6 +14,7 @@ import jax
 import numpy as np
 
 from purestate._compat import is_written_by_dataclasses
+from purestate._instance.containers import with_items
 from purestate._schema.layout import is_state, is_state_class, layout_of
 from purestate._schema.view import View, view_names
 from purestate.errors import PlaceError
@@ -58,9 +58,11 @@ class At(Generic[_S, _T]):
                     f"set() got {got}: pass a tuple with one value for each place."
                 )
             values = tuple(value)
-        made: _S = _rebuilt(
-            self._state, dict(zip(self._paths, map(_Put, values), strict=True))
-        )
+        changes = {
+            path: lambda _, value=value: value  # bound at once
+            for path, value in zip(self._paths, values, strict=True)
+        }
+        made: _S = _rebuilt(self._state, changes)
         return made
 
     def apply(self, function: Callable[[Any], Any]) -> _S:
@@ -72,9 +74,7 @@ class At(Generic[_S, _T]):
         >>> int(Counter(count=1).at(lambda c: c.count).apply(lambda n: n + 1).count)
         2
         """
-        made: _S = _rebuilt(
-            self._state, {path: _Apply(function) for path in self._paths}
-        )
+        made: _S = _rebuilt(self._state, dict.fromkeys(self._paths, function))
         return made
 
 
@@ -215,22 +215,6 @@ def _get(place: _Place) -> Callable[[str], Any]:
     return lambda name: object.__getattribute__(place, name)
 
 
-class _Put:
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __call__(self, old: Any) -> Any:
-        return self.value
-
-
-class _Apply:
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        self.function = function
-
-    def __call__(self, old: Any) -> Any:
-        return self.function(old)
-
-
 def _rebuilt(node: Any, changes: dict[tuple[_Step, ...], Any]) -> Any:
     """Return a node with each place changed; every node on the way is made once."""
     if () in changes:
@@ -245,24 +229,13 @@ def _rebuilt(node: Any, changes: dict[tuple[_Step, ...], Any]) -> Any:
     if is_state(node):
         return node.replace(**new)  # the class may have one of its own
     kind: Any = type(node)
-    if issubclass(kind, tuple) and hasattr(kind, "_replace"):
-        named: Any = node
-        return named._replace(**new)
     if dataclasses.is_dataclass(kind):
         takes = {spec.name for spec in dataclasses.fields(kind) if spec.init}
         init = kind.__dict__.get("__init__")
         if is_written_by_dataclasses(init) and takes >= new.keys():
             return dataclasses.replace(node, **new)
-        made = copy.copy(node)  # a constructor of its own may take anything
-        for name, value in new.items():
-            object.__setattr__(made, name, value)
-        return made
-    if isinstance(node, tuple):
-        return kind(new.get(i, item) for i, item in enumerate(node))
-    made = copy.copy(node)
-    for key, value in new.items():
-        made[key] = value
-    return made
+        # A constructor of its own may take anything.
+    return with_items(node, new)
 
 
 def _field_names(value: Any) -> tuple[str, ...]:

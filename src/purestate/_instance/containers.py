@@ -1,95 +1,78 @@
-"""Open drafts, as far as other operations meet them.
+"""Walks through what fields hold: States, dataclasses, dicts, lists, tuples, arrays.
 
-A draft that is still open can be copied, updated, passed to jax. What comes out must
-not change with the draft later, so its open parts are settled first: copied as they are
-at that moment. An instance under construction counts as open too.
+These are the containers that `at` and drafts go through, whether jax knows them as
+pytrees or not. `purestate.testing` has walks of its own, to test these.
 """
 
 import copy
 import dataclasses
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
 
-from purestate._instance.pytree import new_instance, sealed_aux
-from purestate._schema.layout import AUX, is_state, is_state_class, layout_of
-
-_SIMPLE = (set, bytearray)
+from purestate._instance.pytree import new_instance
+from purestate._schema.layout import is_state, is_state_class, layout_of
 
 
-def is_open(value: Any) -> bool:
-    """Return whether a value is a State that can still be assigned to."""
-    return is_state(value) and AUX not in value.__dict__
-
-
-def settled(value: Any) -> Any:
-    """Return a value with every open State in it as it is now, and frozen.
-
-    A value without any comes back as it is.
-
-    Raises:
-        UnfinishedStateError: a field has no value yet.
-    """
-    if is_open(value):
-        aux, layout = sealed_aux(value), layout_of(type(value))
-        held = {name: settled(value.__dict__[name]) for name in layout.names}
-        return new_instance(layout.cls, held | {AUX: aux})
-    return rebuilt(value, settled) if _holds_open(value) else value
-
-
-def _holds_open(value: Any) -> bool:
-    return is_open(value) or any(map(_holds_open, parts(value)))
-
-
-def parts(value: Any) -> list[Any]:
-    """Return what a State, a container or a dataclass holds directly."""
+def items(value: Any) -> dict[Any, Any]:
+    """Return what a State, a container or a dataclass holds, by name, key or index."""
     kind = type(value)
     if is_state_class(kind):
-        return [value.__dict__[n] for n in layout_of(kind).data if n in value.__dict__]
+        held = value.__dict__
+        return {name: held[name] for name in layout_of(kind).data if name in held}
     if isinstance(value, dict):
-        return list(value.values())
+        return dict(value)
     if isinstance(value, list | tuple | deque):
-        return list(value)
+        return dict(
+            zip(getattr(kind, "_fields", range(len(value))), value, strict=True)
+        )
     if dataclasses.is_dataclass(kind):
         names = [spec.name for spec in dataclasses.fields(value)]
-        return [getattr(value, name) for name in names if hasattr(value, name)]
-    return []
+        return {name: getattr(value, name) for name in names if hasattr(value, name)}
+    return {}
+
+
+def parts(value: Any) -> Collection[Any]:
+    """Return what a State, a container or a dataclass holds directly."""
+    return items(value).values()
+
+
+def with_items(value: Any, new: Mapping[Any, Any]) -> Any:
+    """Return a copy of a container with some items changed; no code of a user runs.
+
+    Args:
+        value: what has `items`, but no State.
+        new: by name, key or index.
+    """
+    kind: Any = type(value)
+    if isinstance(value, tuple):
+        if hasattr(kind, "_fields"):
+            named: Any = value
+            return named._replace(**new)
+        return kind(new.get(i, part) for i, part in enumerate(value))
+    made: Any = copy.copy(value)
+    if isinstance(value, dict | list | deque):
+        for key, part in new.items():
+            made[key] = part
+    else:
+        for name, part in new.items():
+            object.__setattr__(made, name, part)
+    return made
 
 
 def rebuilt(value: Any, change: Callable[[Any], Any]) -> Any:
     """Return a copy of a container, each part changed; of anything else, itself."""
-    kind: Any = type(value)
-    made: Any
-    if is_state_class(kind):
-        layout = layout_of(kind)
-        held = {name: change(value.__dict__[name]) for name in layout.data}
-        return new_instance(kind, value.__dict__ | held)
     if isinstance(value, np.ndarray):
         return value.copy("K")
-    if isinstance(value, dict):
-        made = copy.copy(value)
-        for key, part in value.items():
-            made[key] = change(part)
-        return made
-    if isinstance(value, list | deque):
-        made = copy.copy(value)
-        for i, part in enumerate(value):
-            made[i] = change(part)
-        return made
-    if isinstance(value, tuple):
-        changed = map(change, value)
-        return kind._make(changed) if hasattr(kind, "_make") else kind(changed)
-    if isinstance(value, _SIMPLE):
+    if isinstance(value, set | bytearray):
         return copy.copy(value)
-    if dataclasses.is_dataclass(kind):
-        made = copy.copy(value)
-        for spec in dataclasses.fields(value):
-            if hasattr(value, spec.name):
-                part = change(getattr(value, spec.name))
-                object.__setattr__(made, spec.name, part)
-        return made
+    new = {key: change(part) for key, part in items(value).items()}
+    if is_state(value):
+        return new_instance(type(value), value.__dict__ | new)
+    if new or isinstance(value, dict | list | deque):  # an empty one is copied too
+        return with_items(value, new)
     return value
 
 

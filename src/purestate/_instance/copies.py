@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from purestate._instance.construct import WRAPS
-from purestate._instance.containers import settled
+from purestate._instance.draft import settled
 from purestate._instance.pytree import adopt_values, new_instance, sealed_aux
 from purestate._instance.seal import default_of
 from purestate._schema.layout import AUX, Layout, layout_of

@@ -4,8 +4,13 @@ A draft is an instance of the State's own class. Its nested States are drafts an
 containers and numpy arrays are copies, so that nothing reaches the original. The end of
 the block is one `replace` per changed State, children first: checks, converters and
 derived fields work as there. If anything raises, the draft is lost and nothing else.
+
+A draft that is still open can be copied, updated, passed to jax. What comes out must
+not change with the draft later, so its open parts are settled first: copied as they are
+at that moment.
 """
 
+import threading
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -13,9 +18,9 @@ import jax
 
 from purestate._compat import current_trace, is_tracer, outermost_trace
 from purestate._inspect.key_paths import path_text
-from purestate._instance.containers import is_same, parts, rebuilt, settled
+from purestate._instance.containers import is_same, parts, rebuilt
 from purestate._instance.numbers import NUMBERS, strong
-from purestate._instance.pytree import adopt_values, new_instance
+from purestate._instance.pytree import adopt_values, new_instance, sealed_aux
 from purestate._schema.layout import (
     AUX,
     DRAFT,
@@ -31,6 +36,50 @@ _NOT_OPEN = (
     "this draft of {} is not open: write `with state.draft() as new:` and use `new` in "
     "its block."
 )
+
+
+class _Blocks:
+    """How many draft blocks are open in this process, in any thread.
+
+    To look for open drafts in all that a State holds takes 0.3 ms for 256 leaves, and
+    nearly always there are none. The number may be too large, never too small: a
+    generator that is abandoned in its block costs the search, not an answer.
+    """
+
+    def __init__(self) -> None:
+        self.open = 0
+        self._lock = threading.Lock()
+
+    def change(self, by: int) -> None:
+        with self._lock:
+            self.open += by
+
+
+_blocks = _Blocks()
+
+
+def is_open(value: Any) -> bool:
+    """Return whether a value is a State that can still be assigned to."""
+    return is_state(value) and AUX not in value.__dict__
+
+
+def settled(value: Any) -> Any:
+    """Return a value with every open State in it as it is now, and frozen.
+
+    A value without any comes back as it is.
+
+    Raises:
+        UnfinishedStateError: a field has no value yet.
+    """
+    if is_open(value):
+        aux, layout = sealed_aux(value), layout_of(type(value))
+        held = {name: settled(value.__dict__[name]) for name in layout.names}
+        return new_instance(layout.cls, held | {AUX: aux})
+    return rebuilt(value, settled) if _blocks.open and _holds_open(value) else value
+
+
+def _holds_open(value: Any) -> bool:
+    return is_open(value) or any(map(_holds_open, parts(value)))
 
 
 class Draft(Generic[_S]):
@@ -63,7 +112,12 @@ class Draft(Generic[_S]):
             )
         source, self._source = settled(self._source), None
         self._trace, self._ended = current_trace(), ""
-        return self._thawed(source)
+        _blocks.change(1)
+        try:
+            return self._thawed(source)
+        except BaseException:  # `__exit__` will not be called
+            _blocks.change(-1)
+            raise
 
     def __exit__(
         self,
@@ -71,18 +125,21 @@ class Draft(Generic[_S]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if kind is not None:
-            self._lose(f"its block raised {kind.__name__}")
-            return
         try:
-            for draft in self._opened:  # also those that were taken out of the tree
-                self._freeze(draft)
-            self._check_leaks()
-        except BaseException as failure:
-            self._lose(f"it could not be frozen: {type(failure).__name__}")
-            raise
-        self._ended = "its block has ended"
-        self._opened.clear()
+            if kind is not None:
+                self._lose(f"its block raised {kind.__name__}")
+                return
+            try:
+                for draft in self._opened:  # also those that were taken out of the tree
+                    self._freeze(draft)
+                self._check_leaks()
+            except BaseException as failure:
+                self._lose(f"it could not be frozen: {type(failure).__name__}")
+                raise
+            self._ended = "its block has ended"
+            self._opened.clear()
+        finally:
+            _blocks.change(-1)
 
     def assign(self, draft: Any, name: str, value: Any) -> None:
         """Store a value in one of the block's drafts.

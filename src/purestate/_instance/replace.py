@@ -8,13 +8,12 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
-from purestate._instance.checks import check_strict
+from purestate._instance.checks import check_strict, run_checks
 from purestate._instance.construct import ASSIGNED, failed
-from purestate._instance.containers import settled
+from purestate._instance.draft import settled
 from purestate._instance.numbers import NUMBERS, strong
-from purestate._instance.pytree import new_instance, sealed_aux
-from purestate._instance.seal import converted, default_of, seal
-from purestate._schema.fields import is_initvar
+from purestate._instance.pytree import new_instance
+from purestate._instance.seal import converted, default_of, seal, store_static
 from purestate._schema.layout import Layout, layout_of
 from purestate._schema.view import view_names
 from purestate.errors import DerivedFieldError, FieldError
@@ -80,30 +79,32 @@ def replaced(self: _S, changes: dict[str, Any]) -> _S:
         StrictFieldError: the class is strict and a shape or dtype would change.
     """
     layout = layout_of(type(self))
-    sealed_aux(self)
     self = settled(self)
-    old = {name: self.__dict__[name] for name in layout.names}
-    initvars = {
-        name: spec
-        for name, spec in layout.specs.items()
-        if is_initvar(spec) and hasattr(self, "__post_init__")
-    }
-    views = view_names(layout.cls)
+    held = self.__dict__
     for name in changes:
-        if name not in old and name not in initvars:
+        if name not in layout.stored and name not in layout.initvars:
+            views = view_names(layout.cls)
             if name in views:
                 return _through_views(self, layout, changes, views)
             raise FieldError.unknown(layout.cls, name, (*layout.names, *views))
-    new = {n: _arriving(layout, n, v, old[n]) for n, v in changes.items() if n in old}
-    rerun = layout.derived or any(name in changes for name in initvars)
-    made: _S
-    if rerun:
-        made = _rederived(layout, old, new, _initvar_values(layout, initvars, changes))
-    else:
-        made = new_instance(layout.cls, old | new)
+    new = {
+        name: _arriving(layout, name, value, held[name])
+        for name, value in changes.items()
+        if name in layout.stored
+    }
+    if layout.derived or any(name in changes for name in layout.initvars):
+        initvars = _initvar_values(layout, changes)
+        derived: _S = _rederived(layout, held, new, initvars)
+        return derived
     if layout.strict:
-        check_strict(layout, old, {name: made.__dict__[name] for name in layout.names})
-    seal(made, layout)
+        check_strict(layout, held, new)
+    values = held | new
+    for name in layout.cached:
+        values.pop(name, None)
+    if not layout.static_names.isdisjoint(new):
+        store_static(layout, values)
+    made: _S = new_instance(layout.cls, values)
+    run_checks(made, layout)
     return made
 
 
@@ -129,11 +130,9 @@ def _arriving(layout: Layout, name: str, value: Any, old: Any) -> Any:
     return strong(layout, name, value, old) if weak else value
 
 
-def _initvar_values(
-    layout: Layout, initvars: dict[str, dataclasses.Field[Any]], changes: dict[str, Any]
-) -> list[Any]:
+def _initvar_values(layout: Layout, changes: dict[str, Any]) -> list[Any]:
     values = []
-    for name, spec in initvars.items():
+    for name, spec in layout.initvars.items():
         value = changes[name] if name in changes else default_of(spec)
         if value is _MISSING:
             raise FieldError(
@@ -148,12 +147,12 @@ def _initvar_values(
 def _rederived(
     layout: Layout, old: dict[str, Any], new: dict[str, Any], initvars: list[Any]
 ) -> Any:
-    """Return an unsealed instance whose derived fields `__post_init__` made again.
+    """Return an instance whose derived fields `__post_init__` made again.
 
     A derived field that `__post_init__` leaves alone is ordinary data: it is kept.
     """
     preset = {name: default_of(layout.specs[name]) for name in layout.derived}
-    start = {n: v for n, v in (old | new).items() if n not in preset}
+    start = {n: new.get(n, old[n]) for n in layout.names if n not in preset}
     start |= {n: v for n, v in preset.items() if v is not _MISSING}
     made = new_instance(layout.cls, start)
     held = made.__dict__
@@ -173,4 +172,7 @@ def _rederived(
                 held[name] = converted(layout, name, held[name])
         else:
             held[name] = new.get(name, old[name])
+    if layout.strict:
+        check_strict(layout, old, {name: held[name] for name in layout.names})
+    seal(made, layout)
     return made

@@ -60,11 +60,17 @@ def seal(self: Any, layout: Layout) -> None:
     for name in layout.arrays:
         if type(values[name]) in NUMBERS:
             values[name] = strong(layout, name, values[name])
-    aux = layout.intern(values)
-    values.update(zip(layout.static, aux.values, strict=False))
     if fills_dict(len(values)):
-        values[AUX] = aux
+        store_static(layout, values)
     else:
         ordered = {name: values[name] for name in layout.names}
-        object.__setattr__(self, "__dict__", {**ordered, AUX: aux})
+        store_static(layout, ordered)
+        object.__setattr__(self, "__dict__", ordered)
     run_checks(self, layout)
+
+
+def store_static(layout: Layout, values: dict[str, Any]) -> None:
+    """Intern the static values among an instance's, and store what came of it."""
+    aux = layout.intern(values)
+    values.update(zip(layout.static, aux.values, strict=True))
+    values[AUX] = aux

@@ -22,6 +22,9 @@ class Layout:
         cls: the class.
         specs: every declared name, `InitVar` and `ClassVar` included, in order.
         names: the stored fields, in order; `data` and `static` are its two parts.
+        stored: the same names, to ask whether one is among them.
+        static_names: likewise, those of `static`.
+        initvars: the `InitVar`s that its `__post_init__` takes.
         arrays: data fields annotated as arrays, with the dtypes that they admit.
         converters: fields with a `converter=`.
         checks: the `__check__` functions of the class and its bases, base first.
@@ -47,6 +50,9 @@ class Layout:
         self.names: tuple[str, ...] = ()
         self.data: tuple[str, ...] = ()
         self.static: tuple[str, ...] = ()
+        self.stored: frozenset[str] = frozenset()
+        self.static_names: frozenset[str] = frozenset()
+        self.initvars: dict[str, dataclasses.Field[Any]] = {}
         self.arrays: dict[str, tuple[str, ...]] = {}
         self.converters: dict[str, Callable[[Any], Any]] = {}
         self.checks: tuple[tuple[type, Callable[[Any], object]], ...] = ()

@@ -18,7 +18,7 @@ from purestate._instance.pytree import register
 from purestate._instance.replace import replace
 from purestate._schema.annotations import array_dtypes
 from purestate._schema.class_body import read_body
-from purestate._schema.fields import is_static, is_stored
+from purestate._schema.fields import is_initvar, is_static, is_stored
 from purestate._schema.layout import LAYOUT, Layout, is_state_class, layout_of
 from purestate._state.cloudpickle import is_bare, refilled
 from purestate._state.dataclass import become_dataclass, declared_fields
@@ -121,6 +121,7 @@ def _fill(
     layout.names = tuple(stored)
     layout.data = tuple(name for name in stored if not is_static(specs[name]))
     layout.static = tuple(name for name in stored if is_static(specs[name]))
+    layout.stored, layout.static_names = frozenset(stored), frozenset(layout.static)
     layout.arrays = cls.__dict__.get(_ARRAYS) or _arrays(cls, layout, own)
     setattr(cls, _ARRAYS, layout.arrays)  # for cloudpickle, which copies annotations
     layout.converters = {
@@ -129,6 +130,7 @@ def _fill(
         if specs[name].metadata.get("converter") is not None
     }
     post_init = hasattr(cls, "__post_init__")
+    layout.initvars = {n: s for n, s in specs.items() if post_init and is_initvar(s)}
     layout.derived = tuple(n for n in stored if post_init and not specs[n].init)
     layout.checks = tuple(
         (base, base.__dict__["__check__"])

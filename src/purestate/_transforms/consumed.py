@@ -10,9 +10,10 @@ from typing import Any, NoReturn
 import jax
 
 from purestate._compat import is_tracer
+from purestate._instance.containers import parts
 from purestate._pack.packed import Packed
 from purestate._schema.aux_data import Aux
-from purestate._schema.layout import is_state, is_state_class, layout_of
+from purestate._schema.layout import is_state, is_state_class
 from purestate.errors import ConsumedStateError
 
 _WHO = "__purestate_consumed__"
@@ -105,29 +106,16 @@ _array_types: set[type] = set()  # jax's concrete arrays, as they are met
 
 def holds_states(value: Any) -> bool:
     """Return whether there are States within a State or a container."""
-    found: dict[int, Any] = {}
-    _collect(value, found)
-    return any(part is not None for part in found.values())
-
-
-def _collect(value: Any, found: dict[int, Any]) -> None:
-    """Add the States within a value, not the value itself."""
-    kind = type(value)
-    held: Any
-    if is_state_class(kind):
-        held = [value.__dict__[name] for name in layout_of(kind).data]
-    elif isinstance(value, dict):
-        held = value.values()
-    elif isinstance(value, list | tuple):
-        held = value
-    else:
-        return
-    for part in held:
-        is_one = is_state(part) or type(part) is Packed
-        is_container = isinstance(part, list | tuple | dict)
-        if (is_one or is_container) and id(part) not in found:
-            found[id(part)] = part if is_one else None
-            _collect(part, found)
+    seen: set[int] = set()
+    waiting = [value]
+    while waiting:
+        for part in parts(waiting.pop()):
+            if is_state(part) or type(part) is Packed:
+                return True
+            if id(part) not in seen:
+                seen.add(id(part))
+                waiting.append(part)
+    return False
 
 
 def _mark(state: Any, donated: type, function: str) -> None:
