@@ -18,6 +18,9 @@ import jax.numpy as jnp
 from jax.core import ShapedArray, Trace
 from jax.core import Tracer as Tracer
 
+# jax annotates some of its names in some versions only: what is used of those is used
+# through this.
+untyped_jax: Any = jax
 # Imported here, with purestate, and not when it is first needed: it adds entries to
 # jax's trace context, and every function that was compiled before would be compiled
 # again at its next call. Public only there; jax 0.7.2 has it in jax.core alone.
@@ -114,45 +117,44 @@ def vary(value: Any, axes: frozenset[Any]) -> Any:
     missing = tuple(sorted(axes - varying_axes(jax.typeof(value)), key=str))
     if not missing:
         return value
-    lax: Any = jax.lax
-    if hasattr(lax, "pcast"):
-        return lax.pcast(value, missing, to="varying")
-    return lax.pvary(value, missing)
+    if hasattr(untyped_jax.lax, "pcast"):
+        return untyped_jax.lax.pcast(value, missing, to="varying")
+    return untyped_jax.lax.pvary(value, missing)
 
 
 def result_type(like: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     """Return a type for a result, on the mesh and with the varying axes of `like`."""
     if like is None or not like.sharding.mesh.axis_names:
         return ShapedArray(shape, dtype)
-    spec: Any = jax.sharding.PartitionSpec
-    sharding = like.sharding.update(spec=spec(*(None for _ in shape)))
+    spec = untyped_jax.sharding.PartitionSpec(*(None for _ in shape))
+    sharding = like.sharding.update(spec=spec)
     return like.update(shape=shape, dtype=dtype, weak_type=False, sharding=sharding)
 
 
 def resharded_like(value: Any, like: Any) -> Any:
     """Return `value`, laid out on the mesh as a type says, if types say so at all."""
-    kinds = getattr(like.sharding.mesh, "axis_types", None) or ()
-    if jax.sharding.AxisType.Explicit not in kinds:
+    if not _is_explicit(like.sharding):
         return value
-    sharding: Any = jax.sharding  # untyped
-    return sharding.reshard(value, like.sharding)
+    return untyped_jax.sharding.reshard(value, like.sharding)
 
 
 def placed_on(value: Any, sharding: Any) -> Any:
     """Return a traced value, laid out on a mesh; None asks for nothing."""
     if sharding is None:
         return value
+    if _is_explicit(sharding):
+        return untyped_jax.sharding.reshard(value, sharding)
+    return untyped_jax.lax.with_sharding_constraint(value, sharding)
+
+
+def _is_explicit(sharding: Any) -> bool:
     kinds = getattr(sharding.mesh, "axis_types", None) or ()
-    if jax.sharding.AxisType.Explicit not in kinds:
-        lax: Any = jax.lax  # untyped
-        return lax.with_sharding_constraint(value, sharding)
-    home: Any = jax.sharding
-    return home.reshard(value, sharding)
+    return jax.sharding.AxisType.Explicit in kinds
 
 
 def weakly_typed(value: Any) -> Any:
     """Return a traced value of the same dtype, whose type is weak."""
-    conversion: Any = jax.lax.convert_element_type_p  # nothing above it does that
+    conversion = untyped_jax.lax.convert_element_type_p  # nothing above it does that
     return conversion.bind(value, new_dtype=value.dtype, weak_type=True, sharding=None)
 
 
@@ -209,3 +211,25 @@ def refusing_jax(
         _Refusal(error)
     )
     return manager
+
+
+# --- texts of jax's own errors and warnings; tests/test_canaries.py raises each -------
+
+# A runtime refuses a buffer that it was given twice: CPU at the first call, then at a
+# later one, GPU.
+DONATED_TWICE = (
+    "donate the same buffer twice",
+    "donate a buffer that is also used",
+    "previously donated in the same call",
+)
+NEEDS_A_VALUE = "concrete"  # in every error about a value that a trace has not
+UNUSED_DONATION = "Some donated buffers were not usable"
+LEAKED = "Leaked"  # by jax.checking_leaks
+# Where a derivative is not offered at all: of what has a custom_vjp in forward mode, of
+# loops and custom_jvp in reverse mode, of primitives without a rule.
+NO_DERIVATIVE = (
+    "custom_vjp",
+    "everse-mode differentiation",
+    "not support JVP",
+    "erentiat",
+)

@@ -4,7 +4,7 @@ from typing import Any
 
 import jax
 
-from purestate._compat import Tracer
+from purestate._compat import Tracer, untyped_jax
 from purestate._inspect.repr import pformat
 from purestate._schema.layout import Layout
 from purestate.errors import CheckError, StrictFieldError
@@ -63,6 +63,5 @@ def check_strict(layout: Layout, old: dict[str, Any], new: dict[str, Any]) -> No
 
 def _described(leaf: Any) -> str:
     if hasattr(leaf, "dtype") and hasattr(leaf, "shape"):
-        struct: Any = jax.ShapeDtypeStruct  # untyped in some versions of jax
-        return pformat(struct(leaf.shape, leaf.dtype))
+        return pformat(untyped_jax.ShapeDtypeStruct(leaf.shape, leaf.dtype))
     return type(leaf).__name__

@@ -6,7 +6,6 @@ is frozen too. Generated source reaches this file as `_ps`: `_ps.need` there is 
 here.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
@@ -18,7 +17,7 @@ from purestate._instance.checks import run_checks as run_checks  # generated sou
 from purestate._instance.numbers import NUMBERS, strong
 from purestate._instance.pytree import adopt_values
 from purestate._instance.seal import converted, fill_defaults, seal
-from purestate._schema.fields import is_initvar
+from purestate._schema.fields import MISSING, is_initvar
 from purestate._schema.layout import (
     AUX,
     FAILED,
@@ -32,7 +31,6 @@ ASSIGNED = "__purestate_assigned__"  # names that a repeated __post_init__ assig
 CONVERTED = "__purestate_converted__"  # fields that a base's __init__ converted
 # The keyword by which `dataclasses.replace` hands over what it copies: see `SOURCE_OF`.
 SOURCE = "_ps_source"
-_MISSING: Any = dataclasses.MISSING
 _READS_A_TRACER = (
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerArrayConversionError,
@@ -175,7 +173,7 @@ def adopt(self: Any, source: Any, given: Mapping[str, Any]) -> None:
     changes = {
         name: value
         for name, value in given.items()
-        if name in specs and held.get(name, _MISSING) is not value
+        if name in specs and held.get(name, MISSING) is not value
     }
     adopt_values(self, dict(source.replace(**changes).__dict__))
 
@@ -245,7 +243,7 @@ def failed(
         required = [
             s.name
             for s in layout.specs.values()
-            if s.init and s.name in scope and s.default is s.default_factory is _MISSING
+            if s.init and s.name in scope and s.default is s.default_factory is MISSING
         ]
         unset = [name for name in required if scope[name] is Missing]
         raise FieldError.missing(type(self), unset, required) from None

@@ -4,7 +4,6 @@ Classes without checks, derived fields and the like get a shorter one, generated
 comes here for whatever is not a plain change.
 """
 
-import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
@@ -14,11 +13,11 @@ from purestate._instance.draft import settled
 from purestate._instance.numbers import NUMBERS, strong
 from purestate._instance.pytree import new_instance
 from purestate._instance.seal import converted, default_of, seal, store_static
+from purestate._schema.fields import MISSING
 from purestate._schema.layout import Layout, layout_of
 from purestate._schema.view import view_names
 from purestate.errors import DerivedFieldError, FieldError
 
-_MISSING: Any = dataclasses.MISSING
 _S = TypeVar("_S")
 
 if TYPE_CHECKING:
@@ -134,7 +133,7 @@ def _initvar_values(layout: Layout, changes: dict[str, Any]) -> list[Any]:
     values = []
     for name, spec in layout.initvars.items():
         value = changes[name] if name in changes else default_of(spec)
-        if value is _MISSING:
+        if value is MISSING:
             raise FieldError(
                 f"{layout.cls.__name__}.replace runs __post_init__ again and needs its "
                 f"InitVar {name}: write replace(..., {name}=...), or give {name} a "
@@ -153,7 +152,7 @@ def _rederived(
     """
     preset = {name: default_of(layout.specs[name]) for name in layout.derived}
     start = {n: new.get(n, old[n]) for n in layout.names if n not in preset}
-    start |= {n: v for n, v in preset.items() if v is not _MISSING}
+    start |= {n: v for n, v in preset.items() if v is not MISSING}
     made = new_instance(layout.cls, start)
     held = made.__dict__
     assigned: set[str] = set()

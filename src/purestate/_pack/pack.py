@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purestate._compat import is_tracer, placed_on, weakly_typed
+from purestate._compat import is_tracer, placed_on, untyped_jax, weakly_typed
 from purestate._pack.packed import Packed
 from purestate._pack.slots import (
     Group,
@@ -148,8 +148,7 @@ def _kind(leaf: Any, max_bytes: int) -> Any:
         if not sharding.is_fully_replicated:
             return None
         if isinstance(sharding, jax.sharding.NamedSharding):
-            spec: Any = jax.sharding.PartitionSpec
-            sharding = sharding.update(spec=spec())
+            sharding = sharding.update(spec=untyped_jax.sharding.PartitionSpec())
     return dtype, bool(getattr(leaf, "weak_type", False)), sharding
 
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import jax
 
-from purestate._compat import is_tracer
+from purestate._compat import is_tracer, untyped_jax
 from purestate._inspect.repr import pformat
 from purestate._instance.equality import same_leaf
 from purestate._pack.slots import Slot, Spec, taken_apart
@@ -90,8 +90,7 @@ class Packed:
         a, b = self.unpack(), other.unpack()
         if is_state(a):
             return bool(a == b)
-        first: Any = jax.tree.flatten(a)
-        second: Any = jax.tree.flatten(b)
+        first, second = untyped_jax.tree.flatten(a), untyped_jax.tree.flatten(b)
         pairs = zip(first[0], second[0], strict=False)
         return first[1] == second[1] and all(same_leaf(*pair) for pair in pairs)
 
@@ -125,8 +124,8 @@ def _shown(spec: Spec, slot: Slot, leaves: Sequence[Any]) -> Any:
     dtype = spec.groups[slot.part].dtype
     if slot.impl is not None:
         wrap = functools.partial(jax.random.wrap_key_data, impl=slot.impl)
-        struct: Any = jax.ShapeDtypeStruct
-        dtype = jax.eval_shape(wrap, struct(slot.inner, dtype)).dtype
+        numbers = untyped_jax.ShapeDtypeStruct(slot.inner, dtype)
+        dtype = jax.eval_shape(wrap, numbers).dtype
     gone = getattr(leaf, "is_deleted", bool)
     return _Shown((*leaf.shape[:-1], *slot.shape), dtype, gone)
 

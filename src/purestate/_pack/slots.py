@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purestate._compat import is_tracer, placed_on
+from purestate._compat import is_tracer, placed_on, untyped_jax
 from purestate._inspect.key_paths import path_text
 from purestate.errors import PackError
 
@@ -168,9 +168,8 @@ def starts(slots: Sequence[Slot]) -> list[Any]:
     With plain numbers XLA compiles each slice to code of its own; 64 of them take ten
     times as long to compile as 64 arguments. With these, equal code is shared.
     """
-    lax: Any = jax.lax  # untyped
     numbers = [np.uint32(slot.start) for slot in slots]
-    hidden: list[Any] = lax.optimization_barrier(numbers)
+    hidden: list[Any] = untyped_jax.lax.optimization_barrier(numbers)
     return hidden
 
 

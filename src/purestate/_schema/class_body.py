@@ -16,6 +16,7 @@ import jax
 
 from purestate._compat import is_tracer, own_annotations
 from purestate._schema.fields import (
+    MISSING,
     array_factory,
     field,
     holds_arrays,
@@ -25,7 +26,6 @@ from purestate._schema.fields import (
 from purestate._schema.leaves import is_array
 from purestate.errors import DeclarationError, ReservedNameError, UnannotatedArrayError
 
-_MISSING: Any = dataclasses.MISSING
 _RESERVED = frozenset({"at", "draft", "replace"})
 
 
@@ -93,7 +93,7 @@ def _owned(cls: type, name: str, value: Any) -> Any:
     if not holds_arrays(default):
         return value
     spec = value if isinstance(value, dataclasses.Field) else dataclasses.field()
-    spec.default = _MISSING
+    spec.default = MISSING
     spec.default_factory = array_factory(default)
     return spec
 

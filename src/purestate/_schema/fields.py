@@ -18,7 +18,7 @@ from purestate._schema.leaves import is_array
 from purestate.errors import DeclarationError
 
 _T = TypeVar("_T")
-_MISSING: Any = dataclasses.MISSING
+MISSING: Any = dataclasses.MISSING
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -111,7 +111,7 @@ def field(
         jnp.dtype(dtype)  # raises TypeError for what is none
     extra = {"converter": converter, "dtype": dtype}
     found = {k: v for k, v in extra.items() if v is not None}
-    default = options.get("default", _MISSING)
+    default = options.get("default", MISSING)
     if holds_arrays(default):
         del options["default"]
         options["default_factory"] = array_factory(default)

@@ -22,11 +22,10 @@ from purestate._instance.numbers import NUMBERS
 from purestate._instance.pytree import store_lines
 from purestate._instance.replace import replace, replaced
 from purestate._instance.source import define
-from purestate._schema.fields import is_initvar, is_stored
+from purestate._schema.fields import MISSING, is_initvar, is_stored
 from purestate._schema.layout import AUX, Layout
 from purestate.errors import DeclarationError
 
-_MISSING: Any = dataclasses.MISSING
 _REPLACE = inspect.signature(replace)
 
 
@@ -82,9 +81,9 @@ class _Body:
 
     def parameter(self, spec: dataclasses.Field[Any]) -> str:
         name = spec.name
-        if spec.default_factory is not _MISSING:
+        if spec.default_factory is not MISSING:
             self.namespace[f"_ps_factory_{name}"] = spec.default_factory
-        elif spec.default is not _MISSING:
+        elif spec.default is not MISSING:
             self.namespace[f"_ps_default_{name}"] = spec.default
             return f"{name}=_ps_default_{name}"
         return f"{name}=_ps_missing"
@@ -125,7 +124,7 @@ class _Body:
             spec.name
             for spec in taken
             if spec.init
-            and spec.default is spec.default_factory is _MISSING
+            and spec.default is spec.default_factory is MISSING
             and (
                 spec.name in self.layout.converters
                 or spec.name not in self.layout.arrays
@@ -140,7 +139,7 @@ class _Body:
         lines = []
         if not spec.init:
             lines += [f"{name} = {self.made(spec)}"]
-        elif spec.default_factory is not _MISSING:
+        elif spec.default_factory is not MISSING:
             lines += [f"if {name} is _ps_missing: {name} = _ps_factory_{name}()"]
         if name in self.layout.converters:
             lines += [f"{name} = _ps.converted(_ps_layout, {name!r}, {name})"]
@@ -154,7 +153,7 @@ class _Body:
     def made(self, spec: dataclasses.Field[Any]) -> str:
         """Return the expression for the default of an init=False field."""
         self.parameter(spec)
-        is_value = spec.default is not _MISSING
+        is_value = spec.default is not MISSING
         return f"_ps_default_{spec.name}" if is_value else f"_ps_factory_{spec.name}()"
 
     def end(self, stored: list[str]) -> list[str]:
@@ -251,8 +250,8 @@ def _signature(ordered: list[dataclasses.Field[Any]]) -> inspect.Signature:
         kind("self" if "self" not in names else "_ps_self", kind.POSITIONAL_OR_KEYWORD)
     ]
     for spec in ordered:
-        default = _Factory() if spec.default is _MISSING else spec.default
-        if spec.default is spec.default_factory is _MISSING:
+        default = _Factory() if spec.default is MISSING else spec.default
+        if spec.default is spec.default_factory is MISSING:
             default = kind.empty
         how = kind.KEYWORD_ONLY if spec.kw_only else kind.POSITIONAL_OR_KEYWORD
         parameters.append(kind(spec.name, how, default=default, annotation=spec.type))

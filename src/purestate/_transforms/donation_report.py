@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from purestate._compat import UNUSED_DONATION, untyped_jax
 from purestate._inspect.key_paths import path_text
 from purestate._inspect.repr import pformat
 from purestate._schema.text import root_name
@@ -65,9 +66,9 @@ def donation_report(fn: Any, state: Any, *args: Any, **kwargs: Any) -> DonationR
         jnp.copy(leaf) if isinstance(leaf, jax.Array) else leaf for _, leaf in leaves
     ]
     with warnings.catch_warnings():  # jax's own says the same, without names
-        warnings.filterwarnings("ignore", "Some donated buffers were not usable")
-        wait: Any = jax.block_until_ready  # untyped in some versions of jax
-        wait(fn(jax.tree.unflatten(structure, copies), *args, **kwargs))
+        warnings.filterwarnings("ignore", UNUSED_DONATION)
+        out = fn(jax.tree.unflatten(structure, copies), *args, **kwargs)
+        untyped_jax.block_until_ready(out)
     root = root_name(state)
     unused, size, reused = {}, 0, 0
     for (path, _), leaf in zip(leaves, copies, strict=True):

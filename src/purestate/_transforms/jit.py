@@ -12,7 +12,7 @@ from typing import Any, TypeVar, overload
 
 import jax
 
-from purestate._compat import current_trace, outermost_trace
+from purestate._compat import current_trace, outermost_trace, untyped_jax
 from purestate._host.call.failures import raise_original
 from purestate._host.call.traced_calls import note_call
 from purestate._pack.packed import JITTED, Packed
@@ -289,6 +289,5 @@ def _settle(out: Any, wait: bool) -> None:
     if current_trace() != outermost_trace():
         note_call()  # jax kept the inner trace: the outer function calls them as well
     elif wait:
-        untyped: Any = jax
-        untyped.block_until_ready(out)
-        untyped.effects_barrier()
+        untyped_jax.block_until_ready(out)
+        untyped_jax.effects_barrier()

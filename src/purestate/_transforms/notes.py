@@ -12,17 +12,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from purestate._compat import is_tracer, is_tracing
+from purestate._compat import DONATED_TWICE, NEEDS_A_VALUE, is_tracer, is_tracing
 from purestate._inspect.key_paths import path_text
 from purestate._schema.layout import is_state_class
 from purestate._transforms.consumed import was_deleted
 from purestate.errors import SharedBufferWarning
-
-_DONATING_TWICE = (
-    "donate the same buffer twice",
-    "donate a buffer that is also used",
-    "previously donated in the same call",
-)
 
 
 def add_notes(
@@ -42,7 +36,7 @@ def add_notes(
 
 def is_donated_twice(error: Exception) -> bool:
     """Return whether the runtime refused a buffer that it was given twice."""
-    return any(text in str(error) for text in _DONATING_TWICE)
+    return any(text in str(error) for text in DONATED_TWICE)
 
 
 def without_shared_buffers(
@@ -110,7 +104,7 @@ def _notes(
                     else "name it in static_argnames"
                 )
                 yield f"{place} holds a {kind}, which jax cannot trace: {advice}."
-    if "concrete" in str(error):  # jax's word for values that a trace has not
+    if NEEDS_A_VALUE in str(error):
         for place, leaf in leaves:
             field = place.rpartition(".")[2]
             meant = rf"argument[s]? .*\b\w+\.{re.escape(field)}\b"

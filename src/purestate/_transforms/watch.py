@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 
+from purestate._compat import untyped_jax
 from purestate._host.call.traced_calls import count_calls
 from purestate._inspect.diff import Difference, diff, told_apart
 from purestate._instance.containers import copied_containers, is_same
@@ -140,8 +141,7 @@ def _abstract(leaf: Any) -> Any:
     if not hasattr(leaf, "dtype") or isinstance(leaf, type):
         return _Static(leaf)  # only a static argument reaches a trace as it is
     weak = bool(getattr(leaf, "weak_type", False))
-    struct: Any = jax.ShapeDtypeStruct  # untyped in some versions of jax
-    return struct(leaf.shape, leaf.dtype, weak_type=weak)
+    return untyped_jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=weak)
 
 
 def _remembered(argument: Any, is_packed: bool) -> Any:

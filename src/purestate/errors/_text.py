@@ -13,6 +13,11 @@ def short(value: object, limit: int = 60) -> str:
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
+def error_text(error: BaseException) -> str:
+    """Return an error as the last line of a traceback has it."""
+    return f"{type(error).__name__}: {error}"
+
+
 def nearest(name: str, known: Iterable[str], kind: str = "fields") -> str:
     """Return "did you mean ...?" for a close match, else the list of names."""
     names = tuple(known)

@@ -13,7 +13,9 @@ import hypothesis.strategies as st
 import jax
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from purestate._compat import UNUSED_DONATION
 from purestate.errors import LawError, StrategyError
+from purestate.errors._text import error_text
 from purestate.testing._cases.call import Call, Callee
 from purestate.testing._cases.fresh import fresh
 from purestate.testing._strategies.construct import Made, is_refusal
@@ -158,13 +160,13 @@ class _Machine(RuleBasedStateMachine):
         except Exception as error:
             if not is_refusal(self._cls, error):
                 raise
-            self._broken("check", "", f"{type(error).__name__}: {error}")
+            self._broken("check", "", error_text(error))
         law = "jit"
         if how == "donated":
             law = "donation"
             step = call.once("donated", lambda: jax.jit(call.run, donate_argnums=0))
             with warnings.catch_warnings():  # what cannot be reused is no mistake
-                warnings.filterwarnings("ignore", "Some donated buffers were not")
+                warnings.filterwarnings("ignore", UNUSED_DONATION)
                 found = step(fresh(call.operands))
         elif how == "in a batch" and _is_arrays(call.operands):
             law = "vmap"

@@ -14,6 +14,7 @@ from hypothesis.database import ReadOnlyDatabase
 from hypothesis.errors import HypothesisException
 
 from purestate.errors import LawError
+from purestate.errors._text import error_text
 from purestate.testing._backends import ran
 from purestate.testing._laws.law import Broken, Law, Skip
 
@@ -144,7 +145,7 @@ def _raising(run: Run) -> Iterator[_Now]:
         if isinstance(error, Broken):
             broken = error
         else:
-            broken = Broken("", f"it raised {type(error).__name__}: {error}")
+            broken = Broken("", f"it raised {error_text(error)}")
         raise LawError(
             now.law.name,
             now.law.promise,

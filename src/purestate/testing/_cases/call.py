@@ -12,9 +12,10 @@ from purestate._pack.packed import Packed
 from purestate._schema.layout import is_state
 from purestate._state.state import State
 from purestate.errors import StrategyError
+from purestate.errors._text import error_text
 from purestate.testing._cases.fresh import fresh
 from purestate.testing._strategies.annotations import draw_value
-from purestate.testing._strategies.construct import MISSING, Parameter, given_value
+from purestate.testing._strategies.construct import ABSENT, Parameter, given_value
 from purestate.testing._strategies.scope import Scope
 from purestate.testing._strategies.states import Drawing
 from purestate.testing._trees.leaves import flattened, is_numeric
@@ -163,7 +164,7 @@ class Call:
         name = parameter.name
         is_static = name in self.callee.static
         owner = self.callee.owner or _Namespace.of(self.callee.raw)
-        asked = Parameter(name, parameter.annotation, owner, MISSING, is_static)
+        asked = Parameter(name, parameter.annotation, owner, ABSENT, is_static)
         return draw_value(self.scope, asked, f"{self.callee.name}.{name}")
 
     @functools.cached_property
@@ -176,7 +177,7 @@ class Call:
         try:
             return self.run(fresh(self.operands))
         except Exception as error:
-            text = f"{type(error).__name__}: {error}"
+            text = error_text(error)
             raise StrategyError.fails(self.callee.name, self.example, text) from error
 
     def run(self, operands: Mapping[str, Any]) -> Any:

@@ -6,15 +6,15 @@ from typing import Any
 import jax
 import numpy as np
 
+from purestate._compat import LEAKED, UNUSED_DONATION
 from purestate._inspect.diff import diff
 from purestate._inspect.key_paths import path_text
 from purestate._inspect.tracers import find_tracers
+from purestate.errors._text import error_text
 from purestate.testing._cases.call import Call
 from purestate.testing._cases.fresh import fresh
 from purestate.testing._laws.law import Broken, Skip, law, same_as
 from purestate.testing._trees.leaves import differ_in_type, flattened, row, stacked
-
-__all__: list[str] = []
 
 
 @law("method", "host", promise="a call leaves its arguments alone")
@@ -100,7 +100,7 @@ def _trace(case: Call) -> bool:
         with jax.checking_leaks():
             jax.eval_shape(lambda operands: case.run(operands), case.operands)
     except Exception as error:
-        if "eaked" not in str(error):
+        if LEAKED not in str(error):
             raise
         raise Broken("", str(error).partition("\n")[0]) from error
     return True
@@ -213,7 +213,7 @@ def donation(case: Call) -> None:
     rest = {k: fresh(v) for k, v in case.operands.items() if k != name}
     donating = case.once("donate", make)
     with warnings.catch_warnings():  # what cannot be reused is no mistake
-        warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+        warnings.filterwarnings("ignore", UNUSED_DONATION)
         out = donating(fresh(case.operands[name]), rest)
     same_as(case.eager, out, "without donation and with it")
     after = case.state_of(out)
@@ -222,7 +222,7 @@ def donation(case: Call) -> None:
             donating(after, rest)
             donating(fresh(case.operands[name]), rest)
         except (ValueError, RuntimeError) as error:
-            text = f"{type(error).__name__}: {error}"
+            text = error_text(error)
             raise Broken("", f"the next donated step raised {text}") from error
 
 

@@ -7,13 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purestate._compat import UNUSED_DONATION
 from purestate._inspect.key_paths import path_text
 from purestate._inspect.tracers import find_tracers
 from purestate._transforms.grad import grad
 from purestate.testing._cases.fresh import fresh
 from purestate.testing._cases.state import REFUSED, StateCase
 from purestate.testing._laws.law import Broken, law, same_as
-from purestate.testing._strategies.construct import MISSING, parameters
+from purestate.testing._strategies.construct import ABSENT, parameters
 from purestate.testing._trees.leaves import (
     differ_in_type,
     flattened,
@@ -21,8 +22,6 @@ from purestate.testing._trees.leaves import (
     is_real,
     stacked,
 )
-
-__all__: list[str] = []
 
 
 class _Counted:
@@ -121,7 +120,7 @@ def donation(case: StateCase) -> None:
     given = {
         name: value
         for name, value in case.made.given.items()
-        if known[name].default is MISSING or name in fields
+        if known[name].default is ABSENT or name in fields
     }
     one, other = (
         case.tried(lambda: case.cls(**fresh(given))),
@@ -149,7 +148,7 @@ def donation(case: StateCase) -> None:
     run = case.once("donate", lambda: jax.jit(_again, donate_argnums=0))
     expected = fresh(one)
     with warnings.catch_warnings():  # what cannot be reused is no mistake
-        warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+        warnings.filterwarnings("ignore", UNUSED_DONATION)
         out = run(one)
     for path, leaf in jax.tree_util.tree_leaves_with_path(other):
         if isinstance(leaf, jax.Array) and leaf.is_deleted():

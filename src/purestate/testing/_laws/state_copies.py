@@ -11,11 +11,10 @@ import numpy as np
 
 from purestate._schema.layout import is_state_class, layout_of
 from purestate._schema.leaves import is_key
+from purestate.errors._text import error_text
 from purestate.testing._cases.state import REFUSED, StateCase
 from purestate.testing._laws.law import Broken, law, same_as
 from purestate.testing._strategies.construct import specs_of
-
-__all__: list[str] = []
 
 
 # deepcopy compiles a copy for each shape.
@@ -31,7 +30,7 @@ def copies(case: StateCase) -> None:
         try:
             duplicate = make(case.state)
         except Exception as error:
-            text = f"{type(error).__name__}: {error}"
+            text = error_text(error)
             raise Broken("", f"copy.{name} raised {text}") from error
         same_as(case.state, duplicate, f"the source and copy.{name}", exact=True)
         _same_structure(case, duplicate, f"copy.{name}")
@@ -46,7 +45,7 @@ def pickles(case: StateCase) -> None:
     try:
         duplicate = pickle.loads(dumps(case.state))
     except Exception as error:
-        text = f"{type(error).__name__}: {error}"
+        text = error_text(error)
         raise Broken("", f"pickling raised {text}") from error
     same_as(case.state, duplicate, "the source and its pickle", exact=True)
     _same_structure(case, duplicate, "pickle")
@@ -127,5 +126,5 @@ def shows(case: StateCase) -> None:
         try:
             repr(instance)
         except Exception as error:
-            text = f"{type(error).__name__}: {error}"
+            text = error_text(error)
             raise Broken("", f"repr raised {text}") from error

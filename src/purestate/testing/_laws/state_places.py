@@ -26,7 +26,6 @@ from purestate.testing._strategies.construct import specs_of, stored
 from purestate.testing._strategies.states import trees
 from purestate.testing._trees.asserts import mismatch
 
-__all__: list[str] = []
 _ANYTHING = trees()
 
 

@@ -7,12 +7,11 @@ import jax
 
 from purestate._inspect.key_paths import path_text
 from purestate._schema.leaves import is_array
+from purestate.errors._text import error_text
 from purestate.testing._cases.state import StateCase
 from purestate.testing._laws.law import Broken, law
 from purestate.testing._trees.asserts import mismatch
 from purestate.testing._trees.leaves import flattened, is_numeric
-
-__all__: list[str] = []
 
 _LOST: Any = object()
 
@@ -48,7 +47,7 @@ def any_leaf(case: StateCase) -> None:
             rebuilt = structure.unflatten(leaves)
             found = jax.tree.leaves(rebuilt, is_leaf=lambda x: x is None)
         except Exception as error:
-            text = f"{type(error).__name__}: {error}"
+            text = error_text(error)
             raise Broken(
                 "", f"unflatten with {kind} as leaves raised {text}"
             ) from error
@@ -136,7 +135,7 @@ def equal_structures(case: StateCase) -> None:
         try:
             same = first == second and hash(first) == hash(second)
         except Exception as error:
-            text = f"{type(error).__name__}: {error}"
+            text = error_text(error)
             raise Broken("", f"comparing the structures raised {text}") from error
         if not same:
             raise Broken("", f"jit would compile twice for {first} and {second}.")

@@ -8,8 +8,6 @@ from purestate.testing._strategies.construct import parameters, specs_of
 from purestate.testing._trees.asserts import mismatch
 from purestate.testing._trees.leaves import flattened
 
-__all__: list[str] = []
-
 
 @law("state", promise="after replace, the field holds what was given")
 def get_put(case: StateCase) -> None:

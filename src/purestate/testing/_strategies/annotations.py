@@ -24,7 +24,7 @@ from purestate._schema.annotations import array_dtypes, evaluated
 from purestate._schema.layout import is_state_class
 from purestate.errors import StrategyError
 from purestate.testing._strategies.arrays import draw_array, draw_numpy, keys
-from purestate.testing._strategies.construct import MISSING, Parameter, construct
+from purestate.testing._strategies.construct import ABSENT, Parameter, construct
 from purestate.testing._strategies.registered import registered
 from purestate.testing._strategies.scope import Scope
 
@@ -55,8 +55,8 @@ def draw_value(scope: Scope, parameter: Parameter, place: str) -> Any:
         StrategyError: its annotation says too little.
     """
     annotation, owner = parameter.annotation, parameter.owner
-    if annotation is MISSING:
-        if parameter.default is MISSING:
+    if annotation is ABSENT:
+        if parameter.default is ABSENT:
             raise StrategyError.unannotated(place)
         return parameter.default
     if isinstance(annotation, typing.ForwardRef):
@@ -69,7 +69,7 @@ def draw_value(scope: Scope, parameter: Parameter, place: str) -> Any:
     known = registered(annotation)
     if known is not None:
         return scope.draw(known)
-    keeps_default = parameter.static and parameter.default is not MISSING
+    keeps_default = parameter.static and parameter.default is not ABSENT
     if keeps_default and not _is_listed(annotation):
         return parameter.default
     if array_dtypes(type(None), annotation) is not None or annotation is np.ndarray:
@@ -78,7 +78,7 @@ def draw_value(scope: Scope, parameter: Parameter, place: str) -> Any:
         found = rule(scope, parameter, place)
         if found is not _NO:
             return found
-    if parameter.default is not MISSING:
+    if parameter.default is not ABSENT:
         return parameter.default
     raise StrategyError.unknown(place, _text(annotation))
 
@@ -220,7 +220,7 @@ def _container(scope: Scope, parameter: Parameter, place: str) -> Any:
     arguments = typing.get_args(annotation)
 
     def part(annotation: Any, step: Any) -> Any:
-        inner = dataclasses.replace(parameter, annotation=annotation, default=MISSING)
+        inner = dataclasses.replace(parameter, annotation=annotation, default=ABSENT)
         return draw_value(scope, inner, f"{place}[{step!r}]")
 
     count = 0 if scope.too_deep else None

@@ -18,10 +18,11 @@ from purestate._instance.seal import default_of
 from purestate._schema.fields import is_static
 from purestate._schema.layout import is_state_class, layout_of
 from purestate.errors import CheckError, FieldError, StrategyError
+from purestate.errors._text import error_text
 from purestate.testing._strategies.scope import Scope
 from purestate.testing._trees.source_text import paste_call
 
-MISSING: Any = inspect.Parameter.empty
+ABSENT: Any = inspect.Parameter.empty
 _TRIES = 3  # instances drawn until one is accepted, within one example
 _MANY = 40  # instances after which a class that refuses nearly all is reported
 
@@ -32,9 +33,9 @@ class Parameter:
 
     Attributes:
         name: its name.
-        annotation: as written, perhaps a string; `MISSING` if there is none.
+        annotation: as written, perhaps a string; `ABSENT` if there is none.
         owner: the class in whose scope a string is evaluated.
-        default: its default, else `MISSING`.
+        default: its default, else `ABSENT`.
         static: whether it is a static field.
         dtype: what `ps.field(dtype=...)` says, else None.
     """
@@ -42,7 +43,7 @@ class Parameter:
     name: str
     annotation: Any
     owner: type | None = None
-    default: Any = MISSING
+    default: Any = ABSENT
     static: bool = False
     dtype: Any = None
 
@@ -101,7 +102,7 @@ def construct(
                 made = Made(plain, given, plain(**given))
             except Exception as error:
                 if not is_refusal(plain, error):
-                    text = f"{type(error).__name__}: {error}"
+                    text = error_text(error)
                     call = paste_call(plain.__name__, given)
                     raise StrategyError.fails(plain.__name__, call, text) from error
                 refusal = error
@@ -134,7 +135,7 @@ def parameters(cls: Any) -> dict[str, Parameter]:
         hints = own_annotations(cls)
         defaults = getattr(cls, "_field_defaults", {})
         return {
-            n: Parameter(n, hints.get(n, object), cls, defaults.get(n, MISSING))
+            n: Parameter(n, hints.get(n, object), cls, defaults.get(n, ABSENT))
             for n in cls._fields
         }
     signature = list(inspect.signature(cls.__init__).parameters.values())[1:]
@@ -164,7 +165,7 @@ def stored(cls: Any) -> Iterator[Parameter]:
         )
         dtype = spec.metadata.get("dtype")
         default = default_of(spec)
-        default = MISSING if default is dataclasses.MISSING else default
+        default = ABSENT if default is dataclasses.MISSING else default
         yield Parameter(name, spec.type, owner, default, is_static(spec), dtype)
 
 
@@ -175,9 +176,9 @@ def _named(cls: Any, given: Any, fields: Mapping[str, Parameter]) -> Parameter:
         return Parameter(given.name, given.annotation, cls, default)
     if given.name in fields:
         field = fields[given.name]
-        changes = {} if default is MISSING else {"default": default}
+        changes = {} if default is ABSENT else {"default": default}
         return dataclasses.replace(field, **changes)
-    return Parameter(given.name, MISSING, cls, default)
+    return Parameter(given.name, ABSENT, cls, default)
 
 
 def _typevars(cls: Any) -> dict[Any, Any]:
@@ -217,6 +218,6 @@ def _given_up(scope: Scope, cls: Any, error: BaseException) -> Exception:
     counts[1] += _TRIES
     tried, refused = counts
     if refused >= _MANY and refused > 0.95 * tried:
-        last = f"{type(error).__name__}: {error}"
+        last = error_text(error)
         return NearlyAllRefused.refused(cls.__name__, refused, tried, last)
     return UnsatisfiedAssumption()

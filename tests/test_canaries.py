@@ -1,0 +1,129 @@
+"""What purestate leans on in others: each test fails when it is no longer so.
+
+Where one fails after an update of jax or Python, look for the new text or name in
+`purestate/_compat.py`, keep the old one beside it, and run the tests on both versions.
+"""
+
+import dataclasses
+
+import jax
+import jax.extend.core
+import jax.numpy as jnp
+import pytest
+
+from purestate import _compat
+
+
+def test_jax_still_says_that_a_buffer_is_donated_twice():
+    step = jax.jit(lambda a, b: (a + 1, b + 1), donate_argnums=(0, 1))
+    x = jnp.arange(3.0)
+    with pytest.raises(Exception) as first:  # noqa: PT011  # XLA's own class
+        jax.block_until_ready(step(x, x))
+
+    assert any(text in str(first.value) for text in _compat.DONATED_TWICE)
+
+
+def test_jax_still_says_that_a_value_must_be_concrete():
+    def branch(x):
+        return 1 if x > 0 else 2
+
+    with pytest.raises(jax.errors.ConcretizationTypeError) as found:
+        jax.jit(branch)(1)
+
+    assert _compat.NEEDS_A_VALUE in str(found.value)
+
+
+def test_jax_still_warns_of_donated_buffers_that_it_cannot_use():
+    with pytest.warns(UserWarning, match=_compat.UNUSED_DONATION):
+        jax.jit(jnp.sum, donate_argnums=0)(jnp.arange(3.0))
+
+
+def test_jax_still_says_that_a_tracer_leaked():
+    kept = []
+
+    with pytest.raises(Exception, match=_compat.LEAKED), jax.checking_leaks():
+        jax.jit(lambda x: kept.append(x * 2))(1.0)
+
+
+@jax.custom_vjp
+def only_reverse(x):
+    return x
+
+
+only_reverse.defvjp(lambda x: (x, None), lambda _, ct: (ct,))
+WITHOUT = {
+    "forward mode of custom_vjp": lambda: jax.jvp(only_reverse, (1.0,), (1.0,)),
+    "reverse mode of while_loop": lambda: jax.grad(
+        lambda x: jax.lax.while_loop(lambda y: y < 9, lambda y: y * 2, x)
+    )(1.0),
+    "derivative of a callback": lambda: jax.grad(
+        lambda x: jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct((), "float32"), x)
+    )(1.0),
+}
+
+
+@pytest.mark.parametrize("derivative", WITHOUT.values(), ids=WITHOUT)
+def test_jax_still_says_where_there_is_no_derivative(derivative):
+    with pytest.raises((TypeError, ValueError, NotImplementedError)) as found:
+        derivative()
+
+    assert any(text in str(found.value) for text in _compat.NO_DERIVATIVE)
+
+
+def test_dataclasses_still_name_the_kinds_of_fields():
+    @dataclasses.dataclass
+    class Plain:
+        x: int
+        given: dataclasses.InitVar[int]
+
+    kinds = {n: _compat.field_kind(s) for n, s in Plain.__dataclass_fields__.items()}
+
+    assert {"x": "_FIELD", "given": "_FIELD_INITVAR"} == kinds
+    spec = _compat.revived_field(Plain.__dataclass_fields__["x"])
+    assert spec.default is dataclasses.MISSING
+
+
+def test_dataclasses_still_compile_their_methods_from_strings():
+    @dataclasses.dataclass
+    class Plain:
+        x: int
+
+        def written(self):
+            return self.x
+
+    assert _compat.is_written_by_dataclasses(Plain.__init__)
+    assert _compat.is_written_by_dataclasses(Plain.__eq__)
+    assert not _compat.is_written_by_dataclasses(Plain.written)
+
+
+def test_dataclasses_replace_still_reads_every_init_var_from_the_instance():
+    """By one of them `ps.State` tells that it is called: see `_state/dataclass`."""
+    marked = dataclasses.make_dataclass(
+        "Marked", [("source", dataclasses.InitVar[object], None)]
+    )
+    marked.source = property(lambda self: self)
+    given = []
+    marked.__init__ = lambda self, **kwargs: given.append(kwargs)
+    instance = marked()
+
+    dataclasses.replace(instance)
+
+    assert [{}, {"source": instance}] == given
+
+
+def test_a_trace_state_still_tells_traces_apart():
+    outside = _compat.current_trace()
+    inside = []
+    jax.jit(lambda x: inside.append(_compat.current_trace()) or x)(1.0)
+
+    assert _compat.outermost_trace() == outside
+    assert [outside] != inside
+
+
+def test_operations_of_jax_are_still_refused_inside_of_host_code():
+    if not hasattr(jax.extend.core, "set_current_trace"):
+        pytest.skip("this version of jax has no public way to refuse")
+
+    with _compat.refusing_jax(lambda: KeyError("refused")):
+        with pytest.raises(KeyError, match="refused"):
+            jnp.zeros(3) + 1
