@@ -3,6 +3,7 @@
 import ast
 import graphlib
 import pathlib
+import pickle
 
 import pytest
 
@@ -152,3 +153,11 @@ def test_public_names_are_exported_and_documented(module):
     for name in module.__all__:
         assert getattr(module, name).__doc__
         assert getattr(module, name).__doc__ != type(None).__doc__
+
+
+@pytest.mark.parametrize("module", [purestate, purestate.errors, purestate.testing])
+def test_public_objects_say_where_they_are_public(module):
+    public = [getattr(module, name) for name in module.__all__ if name != "errors"]
+
+    assert {module.__name__} == {found.__module__ for found in public}
+    assert public == [pickle.loads(pickle.dumps(found)) for found in public]

@@ -52,3 +52,7 @@ __all__ = [
     "vmap",
 ]
 __version__ = "0.1.0"
+
+# What tracebacks, pickles and help() show is where an object is public.
+for _name in set(__all__) - {"errors"}:
+    globals()[_name].__module__ = __name__

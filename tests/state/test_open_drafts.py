@@ -99,7 +99,7 @@ def test_an_update_settles_a_draft_that_another_thread_has_open(whole):
                 opened.set()
                 assert looked.wait(60)
                 new.part.x = 3.0
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  # raised below
             failures.append(error)
 
     thread = threading.Thread(target=other)

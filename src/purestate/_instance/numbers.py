@@ -1,7 +1,13 @@
 """Where a Python number becomes an array: in a field that is annotated as one.
 
-`Counter(count=0)` holds `i32[]`, not `0`: the class's annotation asks for an array, or
-names its dtype. Construction, `replace` and drafts all come here.
+`Counter(count=0)` holds `i32[]`, not `0`: its annotation asks for an array. It becomes
+one in `strong`, to which all ways into a field lead: a generated constructor through
+`construct.number`, any other through `seal`, `replace` and `at` through
+`replace._arriving`, and a draft through `Draft.assign`. Unflatten stores what it gets.
+
+The dtype is that of `ps.field(dtype=...)`; else that of the array that the number
+replaces, if it can hold the number; else the first that the annotation admits; else
+jax's default. It is strong: see there.
 """
 
 import functools

@@ -1,8 +1,15 @@
 """How a State becomes leaves and comes back: the only place that registers with jax.
 
-Unflatten puts whatever it is given into a new instance. It runs no user code and checks
-nothing: jax also rebuilds with `object()`, None, tracers and shape structs. Both
-directions are written out field by field per class, since jit runs them at every call.
+What happens when a jitted method returns a State: jax calls `flatten`, which gives the
+data fields in order and the instance's `Aux`, one object per set of static values. jax
+keeps the structure, class and `Aux`, with the compiled program. After each later call
+it gives new arrays to `unflatten`, which puts them into a new instance beside the
+values that the `Aux` holds. No constructor, converter or check runs: they ran, if at
+all, on tracers, while the method was traced.
+
+Unflatten puts whatever it is given into the instance, since jax also rebuilds with
+`object()`, None, tracers and shape structs (jax#12319, jax#7546). Both directions are
+written out field by field per class: jit runs them at every call.
 """
 
 from typing import Any
@@ -88,6 +95,8 @@ def sealed_aux(self: Any) -> Any:
 
 
 def _flatten_lines(names: tuple[str, ...]) -> list[str]:
+    # One attribute read per field, and one for the mark of a sealed instance, whose
+    # absence is the exception: an instance under construction, or an open draft.
     row = "".join(f"_ps_self.{name}, " for name in names)
     return [
         "try:",
@@ -99,6 +108,8 @@ def _flatten_lines(names: tuple[str, ...]) -> list[str]:
 
 
 def _unflatten_lines(layout: Layout) -> list[str]:
+    # A finished dict put in place at once, or the fields one by one into the dict that
+    # the instance has: see `fills_dict` for which is faster where.
     made = "_ps_self = _ps_new(_ps_cls)"
     if not fills_dict(len(layout.names) + 1):
         names = {name: name for name in (*layout.data, *layout.static)}

@@ -109,6 +109,11 @@ class Packed:
         return _unflatten, (self._ps_spec, self._ps_leaves)
 
 
+def is_state_or_packed(value: object) -> bool:
+    """Return whether a value is a State, packed or not."""
+    return is_state(value) or type(value) is Packed
+
+
 @dataclass(frozen=True)
 class _Shown:
     shape: tuple[int, ...]

@@ -11,9 +11,9 @@ import jax
 
 from purestate._compat import is_tracer
 from purestate._instance.containers import parts
-from purestate._pack.packed import Packed
+from purestate._pack.packed import Packed, is_state_or_packed
 from purestate._schema.aux_data import Aux
-from purestate._schema.layout import is_state, is_state_class
+from purestate._schema.layout import is_state_class
 from purestate.errors import ConsumedStateError
 
 _WHO = "__purestate_consumed__"
@@ -110,7 +110,7 @@ def holds_states(value: Any) -> bool:
     waiting = [value]
     while waiting:
         for part in parts(waiting.pop()):
-            if is_state(part) or type(part) is Packed:
+            if is_state_or_packed(part):
                 return True
             if id(part) not in seen:
                 seen.add(id(part))

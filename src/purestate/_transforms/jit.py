@@ -15,8 +15,9 @@ import jax
 from purestate._compat import current_trace, outermost_trace, untyped_jax
 from purestate._host.call.failures import raise_original
 from purestate._host.call.traced_calls import note_call
-from purestate._pack.packed import JITTED, Packed
+from purestate._pack.packed import JITTED, is_state_or_packed
 from purestate._schema.layout import is_state
+from purestate._schema.text import function_name
 from purestate._transforms.consumed import consume
 from purestate._transforms.notes import (
     add_notes,
@@ -126,7 +127,7 @@ def jit(
     if isinstance(fn, property):
         getter: Any = fn.fget
         return property(jit(getter, **settings), fn.fset, fn.fdel, fn.__doc__)
-    if isinstance(fn, types.MethodType) and _is_state(fn.__self__):
+    if isinstance(fn, types.MethodType) and is_state_or_packed(fn.__self__):
         return _bound(fn.__self__, fn.__func__, settings)
     if is_state(fn) and callable(fn):
         return _bound(fn, type(fn).__call__, settings)
@@ -152,20 +153,10 @@ def _bound(state: Any, function: Any, settings: dict[str, Any]) -> Any:
     return bound
 
 
-def _is_state(value: Any) -> bool:
-    return is_state(value) or type(value) is Packed
-
-
 def _is_told_by_repr(value: Any) -> bool:
     if isinstance(value, tuple | list):
         return all(map(_is_told_by_repr, value))
     return value is None or type(value) in (bool, int, str)
-
-
-def _name_of(fn: Any) -> str:
-    """Return a name for a callable without one: that of what it wraps, or its class."""
-    inner = getattr(fn, "func", fn)
-    return str(getattr(inner, "__qualname__", type(fn).__name__))
 
 
 def _for_all_instances(function: Any, settings: dict[str, Any]) -> Any:
@@ -195,8 +186,7 @@ def _compiled(
     of_class: bool = False,
     **options: Any,
 ) -> Callable[..., Any]:
-    plain_name = getattr(fn, "__qualname__", None) or _name_of(fn)
-    name = plain_name.rpartition("<locals>.")[2]
+    name = function_name(fn)
     parameters = Parameters(fn, name)
     first = int(of_class or parameters.takes_class())
     static, static_names = parameters.static(
@@ -210,7 +200,7 @@ def _compiled(
         (*numbers, *as_tuple(options.pop("donate_argnums", None))),
         (*names, *((more,) if isinstance(more, str) else more)),
     )
-    donated = parameters.places(numbers, names)
+    donated = parameters.donated_parameters(numbers, names)
     chosen = {
         "static_argnums": static,
         "static_argnames": static_names,
@@ -228,6 +218,8 @@ def _compiled(
             {key: None if key in static_names else v for key, v in kwargs.items()},
         )
 
+    # Two wrappers, so that a call without donation pays for none of it: `plain` is one
+    # Python frame around the fast path of jax.
     def plain(*args: Any, **kwargs: Any) -> Any:
         try:
             out = jitted(*args, **kwargs)
@@ -262,9 +254,9 @@ def _compiled(
         except Exception as error:  # noqa: BLE001  # raised again in there
             out = retried(error, args, kwargs)
         try:
-            for place in donated:
-                value = place.read(args, kwargs)
-                consume(value, name, place.holds_states, place.seen)
+            for parameter in donated:
+                value = parameter.read(args, kwargs)
+                consume(value, name, parameter.holds_states, parameter.seen)
         except Exception:  # noqa: BLE001  # the result must not be lost for a mark
             pass
         if watch.calls_host:

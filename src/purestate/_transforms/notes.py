@@ -49,8 +49,8 @@ def without_shared_buffers(
     """
     if is_tracing() or bool(jax.config.jax_disable_jit):  # type: ignore[attr-defined]
         return None
-    positions = {place.position for place in donated}
-    names = {place.name for place in donated}
+    positions = {parameter.position for parameter in donated}
+    names = {parameter.name for parameter in donated}
     uses: dict[Any, list[tuple[str, bool, Any]]] = {}
     for path, leaf in jax.tree.leaves_with_path((args, kwargs)):
         if not isinstance(leaf, jax.Array) or is_tracer(leaf) or was_deleted(leaf):

@@ -131,7 +131,7 @@ class Parameters:
         self._check_known("donate", names)
         return self.chosen((), names)
 
-    def places(
+    def donated_parameters(
         self, numbers: Iterable[int], names: Iterable[str]
     ) -> tuple[DonatedParameter, ...]:
         """Return where to find donated arguments in a call."""

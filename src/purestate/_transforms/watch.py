@@ -68,8 +68,8 @@ class Watch:
 
         @functools.wraps(self.function)
         def traced(*args: Any, **kwargs: Any) -> Any:
-            for place in self.donated:
-                place.note(args, kwargs)
+            for parameter in self.donated:
+                parameter.note(args, kwargs)
             is_packed = bool(args) and type(args[0]) is Packed
             args, kwargs, given = unpacked(args, kwargs)
             if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
@@ -119,8 +119,8 @@ class Watch:
                 _warn(StateDriftWarning(cls, self.name, text, packed=bool(packed)))
         elif is_state_class(cls) and not is_same(args[0], before):
             _warn(InPlaceWarning(cls, self.name))
-        for place in self.donated:
-            donated = type(place.read(args, kwargs))
+        for parameter in self.donated:
+            donated = type(parameter.read(args, kwargs))
             if is_state_class(donated) and not _holds(out, donated):
                 _warn(LostUpdateWarning(donated, self.name))
 

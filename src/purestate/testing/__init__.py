@@ -38,3 +38,7 @@ __all__ = [
     "states",
     "trees",
 ]
+
+# What tracebacks, pickles and help() show is where an object is public.
+for _name in __all__:
+    globals()[_name].__module__ = __name__
