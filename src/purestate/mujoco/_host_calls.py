@@ -48,9 +48,7 @@ class Calls:
     ) -> None:
         self._model = model
         self._single = Single(model, substeps)
-        self.engine, self._advance = make_engine(
-            engine, model, layout, substeps, threads
-        )
+        self.engine, self._advance = make_engine(engine, model, substeps, threads)
         self._faults = Faults(name, model, layout, substeps, as_nan)
         self._jacobian = Jacobian(model, layout, substeps)
         batches = Batches(model, threads or os.cpu_count() or 1)

@@ -40,8 +40,7 @@ class MujocoSim:
         model: a `mujoco.MjModel`; it is copied, so later changes have no effect.
         substeps: how many times `mj_step` runs in one step, with the same inputs.
         engine: how a batch is computed: "batch" (`mujoco.batch`, MuJoCo 4 and newer),
-            "threads" (a pool of Python threads) or "rollout" (`mujoco.rollout`; only
-            for models without warm start). None: the first that there is.
+            or "threads" (a pool of Python threads). None: the first that there is.
         observe: names of `MjData` fields that `observe` returns.
         threads: how many threads share a batch; by default one per core.
         diverged: what happens to a simulation that MuJoCo resets, as its numbers are
