@@ -23,8 +23,9 @@ import jax.numpy as jnp
 
 import purestate as ps
 from benchmarks import budgets, imports, report, script
-from benchmarks.harness import Case, Clock, Results
+from benchmarks.harness import Case, Clock
 from benchmarks.libraries import LIBRARIES, Container
+from benchmarks.samples import Results
 
 SIZES = 4, 16, 64
 PEERS = [x.package for x in LIBRARIES if x.package is not None]

@@ -2,11 +2,9 @@
 
 from collections.abc import Sequence
 
-from benchmarks.harness import Result, Results, quartiles, ratio
 from benchmarks.imports import SIZE
 from benchmarks.report import aligned, number
-
-__all__ = ["lines"]
+from benchmarks.samples import Result, Results, quartiles, ratio
 
 # Row(s), who, beside whom, the largest ratio, and at which numbers of fields.
 _RATIOS = (

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from benchmarks.harness import Clock
 from benchmarks.libraries import Library
 
-__all__ = ["SIZE", "measure"]
-
 SIZE = "process start"
 _CHILD = """
 import sys, time
