@@ -41,6 +41,19 @@ class Results:
         return list(dict.fromkeys((r.row, r.size) for r in self.found))
 
 
+def difference(
+    above: Result | None, below: Result | None
+) -> tuple[float, float, float] | None:
+    """Return the quartiles, over the rounds, of above - below.
+
+    None if one was not measured.
+    """
+    if above is None or below is None:
+        return None
+    pairs = zip(above.samples, below.samples, strict=False)
+    return quartiles([a - b for a, b in pairs])
+
+
 def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:
     """Return the lower quartile, the median and the upper quartile."""
     if len(samples) < 2:
