@@ -3,6 +3,11 @@
 An engine takes states in double precision, shape `(count, n)`, and returns those after
 the step; what it computes on is scratch. It also says which simulations MuJoCo warned
 about: it has reset those, in silence but for a line of its log.
+
+One native call for a whole batch is the fastest. 64 humanoids, per step of each: with
+one Euler step 9.9 us, in Python threads, which wait for one another between two calls
+of MuJoCo, 25.5, in C++ threads without any Python 7.5. With five RK4 substeps, where
+the physics takes 114 us, it is 120 and 143.
 """
 
 import contextlib
@@ -15,8 +20,9 @@ import numpy as np
 
 from purestate._host.call.workers import Pool, Scratch
 from purestate.errors import SimSpecError
-from purestate.mujoco._native import Batch, SimulationError, mujoco
-from purestate.mujoco._state_vector import FATAL, WHOLE, put
+from purestate.mujoco._faults import RESETTING
+from purestate.mujoco._native import Batch, BatchError, mujoco
+from purestate.mujoco._state_vector import INTEGRATION, set_state
 
 Array = np.ndarray[Any, Any]
 ENGINES = ("batch", "threads")
@@ -28,6 +34,7 @@ class Single:
 
     def __init__(self, model: Any, substeps: int) -> None:
         self._model, self._substeps = model, substeps
+        # As `Scratch`, whose context manager takes 1.2 us; `pop` and `append`, 0.05.
         self._free: list[tuple[Any, Array]] = []
 
     def __call__(self, state: Array) -> tuple[Array, bool]:
@@ -37,16 +44,16 @@ class Single:
         except IndexError:
             data = mujoco.MjData(self._model)
             warnings = data.warning.number
-        put(self._model, data, state)
+        set_state(self._model, data, state)
         try:
             mujoco.mj_step(self._model, data, nstep=self._substeps)
         except mujoco.FatalError:  # out of memory, for one
             return state, True
         following = np.empty_like(state)
-        mujoco.mj_getState(self._model, data, following, WHOLE)
+        mujoco.mj_getState(self._model, data, following, INTEGRATION)
         warned = False
         if warnings.any():
-            warned = bool(warnings[FATAL].any())
+            warned = bool(warnings[RESETTING].any())
             warnings[:] = 0
         self._free.append((data, warnings))  # not one that was in use at an error
         return following, warned
@@ -104,9 +111,9 @@ class _InBatches:
             batch.warning[:] = 0
             try:
                 batch.step(nstep=self._substeps)
-            except SimulationError as error:
+            except BatchError as error:
                 failures[error.ids] = True
-            failures |= batch.warning[:, FATAL, 1].any(axis=1)
+            failures |= batch.warning[:, RESETTING, 1].any(axis=1)
             return batch.state.copy(), failures
 
 
