@@ -22,7 +22,8 @@ import jax.numpy as jnp
 
 import purestate as ps
 from benchmarks import report, script
-from benchmarks.harness import Case, Clock, Results
+from benchmarks.harness import Case, Clock
+from benchmarks.samples import Results
 
 NAMES = [f"f{i}" for i in range(16)]
 NESTED = 50

@@ -23,7 +23,8 @@ import numpy as np
 
 import purestate as ps
 from benchmarks import native, report
-from benchmarks.harness import Case, Clock, machine, progress, ratio, versions
+from benchmarks.harness import Case, Clock, machine, progress, versions
+from benchmarks.samples import ratio
 
 SIZES = {"8 B": 2, "4 KiB": 1 << 10, "1 MiB": 1 << 18, "64 MiB": 1 << 24}
 LENGTH = 1000  # steps of the scan

@@ -23,7 +23,8 @@ if __package__ in (None, ""):
 import numpy as np
 
 from benchmarks import mistakes, report, script
-from benchmarks.harness import Clock, Results
+from benchmarks.harness import Clock
+from benchmarks.samples import Results
 from benchmarks.ways import SCANNED, WAYS, Way
 from benchmarks.workloads import WORKLOADS, Workload
 

@@ -21,7 +21,8 @@ import jax.numpy as jnp
 
 import purestate as ps
 from benchmarks import report, script
-from benchmarks.harness import Case, Clock, Results, ratio
+from benchmarks.harness import Case, Clock
+from benchmarks.samples import Results, ratio
 
 SIZES = 4, 64, 256
 FLOATS = 8

@@ -20,7 +20,8 @@ import jax.numpy as jnp
 
 import purestate as ps
 from benchmarks import report, script
-from benchmarks.harness import Case, Clock, Results
+from benchmarks.harness import Case, Clock
+from benchmarks.samples import Results
 
 LEAVES = 1, 4, 16, 64, 128, 256, 512
 BYTES = 1 << 6, 1 << 12, 1 << 16, 1 << 20, 1 << 22, 1 << 24, 1 << 26

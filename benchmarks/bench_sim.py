@@ -16,7 +16,8 @@ if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import report
-from benchmarks.harness import Clock, Results, ratio
+from benchmarks.harness import Clock
+from benchmarks.samples import Results, ratio
 from benchmarks.script import run
 from benchmarks.simulations import (
     STEPS,

@@ -7,11 +7,13 @@ arrays, except for pickling, where they are short strings: pickling an array cos
 more than what holds it.
 """
 
+import copy
+import dataclasses
 import gc
 import pickle
 import sys
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +25,12 @@ import jax.numpy as jnp
 
 import purestate as ps
 from benchmarks import budgets, imports, report, script
-from benchmarks.harness import Case, Clock, Results
-from benchmarks.libraries import LIBRARIES, Container
+from benchmarks.harness import Case, Clock
+from benchmarks.libraries import LIBRARIES, Container, Library
+from benchmarks.samples import Results
 
 SIZES = 4, 16, 64
+WIDE = 256
 PEERS = [x.package for x in LIBRARIES if x.package is not None]
 RIVALS = [library.name for library in LIBRARIES]
 DEEP = "333 x 3 leaves"
@@ -39,9 +43,27 @@ purestate: fields annotated as jax.Array, so that Python numbers become arrays.
 ps object: annotated as object, without that check. ps 2 static: two static fields more.
 dataclass: the standard library's, not frozen, not a pytree.
 register_dc: a frozen one that jax.tree_util.register_dataclass has registered.
+jax.extend: the part of jax that purestate imports and jax alone does not; the budget of
+an import is what purestate takes beyond it.
+replace one, checked: with a `__check__`, or a `__post_init__`, that has nothing to say.
 spread: half the distance between the quartiles, for the middle and the worst rival.
 """
-ROWS = 16  # per size
+# What can be checked, and have a static field: lines below the fields.
+CHECKED = {
+    "purestate": "def __check__(self): pass",
+    "dataclass": "def __post_init__(self): pass",
+    "register_dc": "def __post_init__(self): pass",
+    "flax.struct": "def __post_init__(self): pass",
+}
+STATIC = {
+    "purestate": "g: str = ps.static(default='relu')",
+    "dataclass": "g: str = 'relu'",
+    "register_dc": (
+        "g: str = dataclasses.field(default='relu', metadata={'static': True})"
+    ),
+    "flax.struct": "g: str = flax.struct.field(pytree_node=False, default='relu')",
+}
+ROWS = 17  # per size
 
 
 def main() -> None:
@@ -51,7 +73,7 @@ def main() -> None:
         __doc__.splitlines()[0],
         PEERS,
         ((151, 0.001), (11, 0.0003)),
-        lambda quick: ROWS * (1 if quick else len(SIZES)) + 9,
+        lambda quick: ROWS * (1 if quick else len(SIZES)) + 13,
         measure,
         show,
     )
@@ -61,6 +83,7 @@ def measure(clock: Clock, quick: bool) -> None:
     """Compare all libraries, in a quick run at 16 fields only."""
     for size in SIZES if not quick else SIZES[1:2]:
         measure_size(clock, size)
+    measure_wide(clock)
     measure_nested(clock)
     measure_tracing(clock)
     rounds, libraries = (2, LIBRARIES[:1]) if quick else (5, LIBRARIES)
@@ -71,12 +94,13 @@ def show(results: Results) -> str:
     """Return the tables and the budgets."""
     measured = {size for _, size in results.rows()}
     sizes = [size for size in map(fields, SIZES) if size in measured]
+    wide = [size for size in [fields(WIDE)] if size in measured]
     parts = [
         LEGEND,
-        report.tables(results, RIVALS, sizes),
+        report.tables(results, RIVALS, [*sizes, *wide]),
         report.tables(results, NESTED, [DEEP]),
         report.tables(results, TRACED, ["300 leaves"]),
-        report.tables(results, ["jax", *RIVALS], [imports.SIZE]),
+        report.tables(results, ["jax", imports.NEEDED, *RIVALS], [imports.SIZE]),
         budgets.lines(results, sizes),
     ]
     return "\n\n".join(parts)
@@ -90,12 +114,7 @@ def fields(size: int) -> str:
 def measure_size(clock: Clock, size: int) -> None:
     """Compare all libraries at one number of fields."""
     title = fields(size)
-    made = []
-    for library in LIBRARIES:
-        try:
-            made.append(Container(library, size))
-        except Exception as error:  # noqa: BLE001  # a peer that is absent or broken
-            clock.note("", title, library.name, error)
+    made = containers(clock, LIBRARIES, size)
     trees = [c for c in made if c.library.is_pytree]
     for c in made:
         c.scope["exec_in"] = {k: c.scope[k] for k in c.scope if k not in ("s", "S")}
@@ -121,10 +140,43 @@ def measure_size(clock: Clock, size: int) -> None:
     call = "step(s).f0.block_until_ready()"
     compare("jit call", (c.case(call) for c in trees))
     compare("jit call, wall time", (c.case(call, waits=True) for c in trees))
+    compare("copy.copy", (c.case("copy(s)", copy=copy.copy) for c in made))
     compare("pickle round trip", (pickled(c) for c in made))
     for c in made:
         clock.add("memory", title, c.library.name, "bytes", [memory_of(c)])
     clock.tell(f"memory ({title})")
+
+
+def containers(
+    clock: Clock, libraries: Iterable[Library], size: int
+) -> list[Container]:
+    """Return a container of each library that is there."""
+    made = []
+    for library in libraries:
+        try:
+            made.append(Container(library, size))
+        except Exception as error:  # noqa: BLE001  # a peer that is absent or broken
+            clock.note("", fields(size), library.name, error)
+    return made
+
+
+def measure_wide(clock: Clock) -> None:
+    """Compare updates and copies of many fields, also the slow ones."""
+    few = [library for library in LIBRARIES if library.name in STATIC]
+    checked, static = (
+        [dataclasses.replace(x, static=(lines[x.name],)) for x in few]
+        for lines in (CHECKED, STATIC)
+    )
+    made = containers(clock, few, WIDE)
+    title = fields(WIDE)
+    clock.compare("replace one", title, [c.case(c.replaced) for c in made])
+    copied = [c.case("copy(s)", copy=copy.copy) for c in made]
+    clock.compare("copy.copy", title, copied)
+    made = containers(clock, checked, WIDE)
+    clock.compare("replace one, checked", title, [c.case(c.replaced) for c in made])
+    made = containers(clock, static, WIDE)
+    cases = [c.case(c.library.replace.format(f="g"), v="gelu") for c in made]
+    clock.compare("replace static", title, cases)
 
 
 def prepare(c: Container) -> None:
@@ -218,8 +270,6 @@ def nested_classes(base: type | None) -> tuple[type, type]:
 
 def registered_dataclass(cls: type) -> type:
     """Return `cls` as a frozen dataclass that jax knows itself."""
-    import dataclasses
-
     frozen = dataclasses.dataclass(frozen=True)(cls)
     return jax.tree_util.register_dataclass(frozen)
 

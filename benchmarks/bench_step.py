@@ -21,7 +21,8 @@ import jax.numpy as jnp
 
 import purestate as ps
 from benchmarks import report, script
-from benchmarks.harness import Case, Clock, quartiles, ratio
+from benchmarks.harness import Case, Clock
+from benchmarks.samples import quartiles, ratio
 
 PEERS = ["flax", "equinox"]
 FEW = 4  # floats in a leaf so small that jax computes in the calling thread

@@ -2,11 +2,9 @@
 
 from collections.abc import Sequence
 
-from benchmarks.harness import Result, Results, quartiles, ratio
-from benchmarks.imports import SIZE
+from benchmarks.imports import NEEDED, SIZE
 from benchmarks.report import aligned, number
-
-__all__ = ["lines"]
+from benchmarks.samples import Result, Results, difference, quartiles, ratio
 
 # Row(s), who, beside whom, the largest ratio, and at which numbers of fields.
 _RATIOS = (
@@ -29,10 +27,8 @@ _NESTED = (
     (("jit call",), "purestate", "register_dc", 1.5, "333 x 3 leaves"),
     (("trace",), "ps of a dict", "dict", 1.05, "300 leaves"),
 )
-_LIMITS = (
-    *(("method lookup", f"{n} fields", "us", 0.3) for n in (4, 16, 64)),
-    ("import after jax", SIZE, "ms", 20.0),
-)
+_LOOKUP = 0.3  # us
+_IMPORT = 20.0  # ms after jax, beside the part of jax that purestate needs
 _OURS = ("purestate", "ps object", "ps 2 static", "ps of a dict", "ps 300 fields")
 
 
@@ -52,11 +48,15 @@ def lines(results: Results, sizes: Sequence[str]) -> str:
             [results.get(name, size, rival) for name in names],
         )
         rows.append([what, size, f"{limit:.2f} x", *_verdict(found, limit, " x")])
-    for name, size, unit, limit in _LIMITS:
-        result = results.get(name, size, "purestate")
+    for size in sizes:
+        result = results.get("method lookup", size, "purestate")
         found = None if result is None else quartiles(result.samples)
-        cells = _verdict(found, limit, f" {unit}")
-        rows.append([f"{name}: purestate", size, f"{number(limit)} {unit}", *cells])
+        cells = [f"{number(_LOOKUP)} us", *_verdict(found, _LOOKUP, " us")]
+        rows.append(["method lookup: purestate", size, *cells])
+    row = "import after jax"
+    found = difference(*(results.get(row, SIZE, who) for who in ("purestate", NEEDED)))
+    cells = [f"{number(_IMPORT)} ms", *_verdict(found, _IMPORT, " ms")]
+    rows.append([f"{row}: purestate - {NEEDED}", SIZE, *cells])
     ahead = "\n".join(_ahead(results)) or "nowhere"
     table = "\n".join(aligned(rows, left=2))
     title = "Where a rival is ahead (purestate's figure over the rival's):"
@@ -91,7 +91,7 @@ def _ahead(results: Results) -> list[str]:
             if (result.row, result.size) != (row, size) or result.rival in _OURS:
                 continue
             text = _lead(ours, result)
-            if text and result.rival != "jax":
+            if text and result.rival not in ("jax", NEEDED):
                 rows.setdefault((row, result.rival), []).append(f"{size}: {text}")
     return aligned(
         [[row, rival, "; ".join(texts)] for (row, rival), texts in rows.items()], left=3

@@ -2,42 +2,24 @@
 
 A machine is never quiet, so no rival is timed alone. Each round times every rival once,
 in an order drawn anew per round, and a ratio is the median over the rounds of the
-ratios within one round. This file knows nothing of what is measured; what a result file
-holds is told in `report`.
-
-    python -m benchmarks.harness compare before.json after.json
+ratios within one round. This file knows nothing of what is measured.
 """
 
-import argparse
 import contextlib
 import importlib.util
 import os
 import platform
 import random
-import statistics
 import sys
 import time
 import timeit
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-if __package__ in (None, ""):
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-__all__ = [
-    "Case",
-    "Clock",
-    "Result",
-    "Results",
-    "machine",
-    "progress",
-    "quartiles",
-    "ratio",
-    "versions",
-]
+from benchmarks.samples import Result, Results
 
 
 @dataclass(frozen=True)
@@ -60,39 +42,6 @@ class Case:
     scope: dict[str, Any]
     repeats: int = 1
     waits: bool = False
-
-
-@dataclass(frozen=True)
-class Result:
-    """What one rival scored in one comparison, a sample per round."""
-
-    row: str
-    size: str
-    rival: str
-    unit: str
-    samples: tuple[float, ...]
-
-    @property
-    def median(self) -> float:
-        """The middle sample."""
-        return statistics.median(self.samples)
-
-
-@dataclass
-class Results:
-    """All results of a run, and what could not be measured."""
-
-    found: list[Result] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)
-
-    def get(self, row: str, size: str, rival: str) -> Result | None:
-        """Return one result, None if it was not measured."""
-        wanted = row, size, rival
-        return next((r for r in self.found if (r.row, r.size, r.rival) == wanted), None)
-
-    def rows(self) -> list[tuple[str, str]]:
-        """Return each comparison's row and size, in order."""
-        return list(dict.fromkeys((r.row, r.size) for r in self.found))
 
 
 class Clock:
@@ -189,30 +138,6 @@ class Clock:
         return chosen, taken * chosen / loops
 
 
-def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:
-    """Return the lower quartile, the median and the upper quartile."""
-    if len(samples) < 2:
-        return (samples[0],) * 3
-    low, middle, high = statistics.quantiles(samples, n=4, method="inclusive")
-    return low, middle, high
-
-
-def ratio(
-    above: Sequence[Result | None], below: Sequence[Result | None]
-) -> tuple[float, float, float] | None:
-    """Return the quartiles, over the rounds, of sum(above) / sum(below).
-
-    None if a part was not measured.
-    """
-    sums = []
-    for parts in (above, below):
-        known = [part.samples for part in parts if part is not None]
-        if len(known) < len(parts):
-            return None
-        sums.append([sum(column) for column in zip(*known, strict=False)])
-    return quartiles([a / b for a, b in zip(*sums, strict=False)])
-
-
 def versions(packages: Sequence[str]) -> dict[str, str]:
     """Return the version of Python and of each package, "absent" if not installed."""
     found = {"python": platform.python_version()}
@@ -254,19 +179,3 @@ def progress(total: int) -> Iterator[Callable[[str], None]]:
         print(f"[{done}/{total}] {text}", file=sys.stderr, flush=True)
 
     yield tell
-
-
-def main() -> None:
-    """Compare two result files."""
-    from benchmarks import report
-
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    command = parser.add_subparsers(required=True).add_parser("compare")
-    command.add_argument("before", type=Path)
-    command.add_argument("after", type=Path)
-    chosen = parser.parse_args()
-    print(report.changes(report.load(chosen.before), report.load(chosen.after)))
-
-
-if __name__ == "__main__":
-    main()

@@ -16,8 +16,6 @@ import jax.numpy as jnp
 
 from benchmarks.harness import Case
 
-__all__ = ["LIBRARIES", "Container", "Library"]
-
 
 @dataclass(frozen=True)
 class Library:

@@ -14,8 +14,6 @@ import numpy as np
 
 import purestate as ps
 
-__all__ = ["observed"]
-
 
 def observed() -> list[list[str]]:
     """Return rows: the way, what was done, what happened."""

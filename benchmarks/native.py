@@ -14,8 +14,6 @@ from typing import Any
 
 import jax
 
-__all__ = ["compiled"]
-
 TARGET = "purestate_bench_add_one"
 SOURCE = """
 #include "xla/ffi/api/ffi.h"

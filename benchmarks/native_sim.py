@@ -17,8 +17,6 @@ from typing import Any
 import jax
 import mujoco
 
-__all__ = ["compiled"]
-
 TARGET = "purestate_bench_mujoco"
 SOURCE = """
 #include <atomic>

@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import plots, report
-from benchmarks.harness import Result, Results, ratio
-
-__all__ = ["figures", "render", "write"]
+from benchmarks.samples import Result, Results, ratio
 
 FIRST = ("state", "step", "pack", "mutable", "scaling", "host")
 LAST = ("floor",)
@@ -57,8 +55,9 @@ level, in microseconds.""",
 INTRODUCTION = """\
 This page is made by `make bench`; do not edit it. What is quoted are medians. Rivals
 take turns within each round, every statement waits for its result, and ratios are taken
-within a round. `python -m benchmarks.harness compare OLD NEW` compares two of the files
-in `benchmarks/results/`."""
+within a round. `python -m benchmarks.report OLD NEW` compares two of the files in
+`benchmarks/results/`, and `python -m benchmarks.against OLD/src NEW/src` two versions of
+purestate."""
 # What is done, where the figures are, and the two rivals.
 PURE = (
     (

@@ -5,8 +5,6 @@ from typing import Any
 
 from benchmarks import report
 
-__all__ = ["FILES", "write"]
-
 FILES = {
     "scaling": ("benchmarks-scaling.png",),
     "mutable": ("benchmarks-mutable.png",),

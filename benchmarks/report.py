@@ -2,28 +2,18 @@
 
 A result file is JSON: `about` says what ran where, `results` holds every sample by row,
 size and rival, a sample per round, and `failed` says what was not measured and why.
+
+    python -m benchmarks.report before.json after.json
 """
 
+import argparse
 import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Result, Results, quartiles
-
-__all__ = [
-    "about",
-    "aligned",
-    "changes",
-    "everything",
-    "load",
-    "number",
-    "save",
-    "slope",
-    "tables",
-    "vertical",
-]
+from benchmarks.samples import Result, Results, quartiles
 
 
 def save(path: Path, about: dict[str, Any], results: Results) -> None:
@@ -181,3 +171,16 @@ def number(value: float) -> str:
 def _spread(result: Result) -> float:
     low, middle, high = quartiles(result.samples)
     return 50 * (high - low) / middle
+
+
+def main() -> None:
+    """Print what differs between two result files beyond their spread."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("before", type=Path)
+    parser.add_argument("after", type=Path)
+    chosen = parser.parse_args()
+    print(changes(load(chosen.before), load(chosen.after)))
+
+
+if __name__ == "__main__":
+    main()

@@ -16,9 +16,8 @@ import jax
 
 import purestate as ps
 from benchmarks import report
-from benchmarks.harness import Clock, Results, machine, progress, versions
-
-__all__ = ["run"]
+from benchmarks.harness import Clock, machine, progress, versions
+from benchmarks.samples import Results
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -20,15 +20,6 @@ from benchmarks import native_sim
 from benchmarks.harness import Case
 from purestate.mujoco import MujocoSim
 
-__all__ = [
-    "STEPS",
-    "gradient_cases",
-    "has_mjx",
-    "humanoid",
-    "in_cpp",
-    "step_cases",
-]
-
 WHOLE = int(mujoco.mjtState.mjSTATE_INTEGRATION)
 STEPS = 10  # of a scan
 

@@ -15,8 +15,6 @@ import numpy as np
 import purestate as ps
 from benchmarks.workloads import Arrays, Workload
 
-__all__ = ["SCANNED", "WAYS", "Way"]
-
 wait: Any = jax.block_until_ready
 SCANNED = 1000  # steps of the particle simulation, and of every other scan
 

@@ -12,8 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-__all__ = ["WORKLOADS", "Arrays", "Workload"]
-
 Arrays = dict[str, Any]
 DIM, BATCH, ROW = 32, 32, 64
 LAYERS, TOKENS, HEAD = 4, 512, 64

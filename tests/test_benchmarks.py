@@ -95,7 +95,7 @@ def test_a_static_self_traces_at_every_step():
 
 def test_a_slope_is_fitted():
     from benchmarks import report
-    from benchmarks.harness import Result, Results
+    from benchmarks.samples import Result, Results
 
     points = [Result("leaves", str(n), "a", "us", (5 + 2.0 * n,)) for n in (1, 10, 100)]
 
@@ -104,7 +104,7 @@ def test_a_slope_is_fitted():
 
 def test_changes_lists_what_differs_beyond_its_spread():
     from benchmarks import report
-    from benchmarks.harness import Result, Results
+    from benchmarks.samples import Result, Results
 
     before = Results([Result("r", "s", "a", "us", (1.0, 1.1, 1.2))])
     after = Results([Result("r", "s", "a", "us", (2.0, 2.2, 2.4))])
@@ -115,7 +115,7 @@ def test_changes_lists_what_differs_beyond_its_spread():
 
 def test_a_result_file_comes_back_as_it_was(tmp_path):
     from benchmarks import report
-    from benchmarks.harness import Result, Results
+    from benchmarks.samples import Result, Results
 
     results = Results([Result("r", "s", "a", "us", (1.0, 2.0))], {"b": "absent"})
     report.save(tmp_path / "x.json", {"what": "x"}, results)

@@ -82,17 +82,7 @@ def roomy_model():
         ),
         (
             lambda: MujocoSim(zoo_model(), engine="gpu"),
-            r"engine='gpu' is none of batch, threads, rollout\.",
-        ),
-        (
-            lambda: MujocoSim(zoo_model(), engine="rollout"),
-            (
-                r'engine="rollout" cannot keep the warm start of the constraint solver, '
-                r"which mujoco\.rollout does not return, and the next step would depend on "
-                r"it\. Turn it off, model\.opt\.disableflags \|= "
-                r'mujoco\.mjtDisableBit\.mjDSBL_WARMSTART, or use engine="batch" or '
-                r'"threads"\.'
-            ),
+            r"engine='gpu' is none of batch, threads\.",
         ),
         (
             lambda: MujocoSim(zoo_model(), observe=("xpoz",)),
@@ -404,11 +394,9 @@ def diverging(sim, count=5, bad=(0, 3)):
     return states.replace(qvel=speeds, qfrc_applied=forces)
 
 
-@pytest.mark.parametrize("engine", ["threads", None, "rollout"])
+@pytest.mark.parametrize("engine", ["threads", None])
 def test_simulations_that_mujoco_resets_are_named(engine, capfd):
-    model = unstable()
-    model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_WARMSTART
-    sim = MujocoSim(model, substeps=3, engine=engine)
+    sim = MujocoSim(unstable(), substeps=3, engine=engine)
 
     with pytest.raises(
         SimulationError,
@@ -432,11 +420,9 @@ def test_a_single_simulation_that_mujoco_resets_is_an_error(capfd):
     assert sim.step(sim.init()) == MujocoSim(unstable(), substeps=3).step(sim.init())
 
 
-@pytest.mark.parametrize("engine", ["threads", None, "rollout"])
+@pytest.mark.parametrize("engine", ["threads", None])
 def test_nan_marks_the_simulations_that_cannot_go_on(engine, capfd):
-    model = unstable()
-    model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_WARMSTART
-    sim = MujocoSim(model, substeps=3, engine=engine, diverged="nan")
+    sim = MujocoSim(unstable(), substeps=3, engine=engine, diverged="nan")
     good = sim.step(sim.init())
 
     once = jax.jit(jax.vmap(sim.step))(diverging(sim))

@@ -80,22 +80,6 @@ def test_200_steps_of_a_batch_have_the_bits_of_mujoco(name, engine, precision):
             assert (expected == exact(sim, row)).all()
 
 
-def test_the_rollout_engine_has_the_bits_of_mujoco_without_warm_start():
-    model = copy.copy(gym_model("humanoid"))
-    model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_WARMSTART
-    sim = MujocoSim(model, substeps=3, engine="rollout")
-    states = [start(sim, seed) for seed in range(3)]
-    given = np.stack([controls(model, 200, seed) for seed in range(3)])
-
-    found = jax.vmap(rollout(sim))(ps.stack(states), given)
-
-    for state, control, row in zip(states, given, ps.unstack(found), strict=True):
-        expected = native(model, exact(sim, state), control, 3)[-1]
-        seen = np.ones(len(expected), bool)
-        seen[state.layout.part("qacc_warmstart")] = False
-        assert (expected[seen] == exact(sim, row)[seen]).all()
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 def test_any_depth_of_vmap_is_the_loop_bit_for_bit(engine):
     sim = MujocoSim(zoo_model(), substeps=2, engine=engine)

@@ -20,7 +20,7 @@ _SIZES = (
 )
 
 
-def check(model: Any, substeps: Any, threads: Any, diverged: Any) -> None:
+def check_options(model: Any, substeps: Any, threads: Any, diverged: Any) -> None:
     """Look at what `MujocoSim` was given.
 
     Raises:
@@ -70,7 +70,7 @@ def check_data(owner: str, model: Any, data: Any, method: str) -> None:
     """Look at a `mujoco.MjData` that a method got.
 
     Raises:
-        SimSpecError: it is none, or belongs to another model.
+        SimSpecError: it is no `MjData`, or belongs to another model.
     """
     if not isinstance(data, mujoco.MjData):
         raise SimSpecError(
@@ -86,7 +86,7 @@ def check_data(owner: str, model: Any, data: Any, method: str) -> None:
             )
 
 
-def check_state(owner: str, layout: StateVector, state: Any, method: str) -> None:
+def check_sim_state(owner: str, vector: StateVector, state: Any, method: str) -> None:
     """Look at the state that a method got: one simulation, of this model, unspoilt.
 
     Raises:
@@ -98,9 +98,9 @@ def check_state(owner: str, layout: StateVector, state: Any, method: str) -> Non
             f"{where} takes a SimState, from sim.init(), and got a "
             f"{type(state).__name__}."
         )
-    if state.layout != layout:
+    if state.layout != vector:
         raise SimSpecError(
-            f"{where} got the state of another model: {_other(state.layout, layout)}"
+            f"{where} got the state of another model: {_other(state.layout, vector)}"
         )
     values, words = state.values, state.words
     dtype, shape = jnp.result_type(values), jnp.shape(values)
@@ -115,10 +115,10 @@ def check_state(owner: str, layout: StateVector, state: Any, method: str) -> Non
             f"jax would round it: turn it on, or go through a mujoco.MjData, "
             f"sim.from_data(sim.to_data(state))."
         )
-    if shape[-1:] != (layout.size,):
+    if shape[-1:] != (vector.size,):
         raise SimSpecError(
             f"{where} got a state whose values have shape {shape}: they must keep "
-            f"their {layout.size} elements."
+            f"their {vector.size} elements."
         )
     if shape[:-1]:
         way_out = f"jax.vmap(sim.{method})(...)"
@@ -128,7 +128,7 @@ def check_state(owner: str, layout: StateVector, state: Any, method: str) -> Non
             f"{where} takes the state of one simulation, and got a batch of "
             f"{shape[:-1]}: write {way_out}."
         )
-    wanted = None if dtype == jnp.float64 else f"uint32{[layout.size, 2]}"
+    wanted = None if dtype == jnp.float64 else f"uint32{[vector.size, 2]}"
     found = None
     if words is not None:
         found = f"{jnp.result_type(words).name}{[*jnp.shape(words)]}"
@@ -146,7 +146,7 @@ def title(model: Any) -> str:
 
 
 def _other(theirs: StateVector, ours: StateVector) -> str:
-    """Return in which part two layouts differ."""
+    """Return in which part the state vectors of two models differ."""
     for name in ours.names:
         shape = theirs.shape(name) if name in theirs.names else None
         if shape != ours.shape(name):

@@ -1,8 +1,10 @@
 """MuJoCo's double precision through programs that compute in float32.
 
 The numbers go out twice: as `values`, float32, which jax can read, change and
-differentiate, and as `words`, the bits of the double. On the way back the bits count
-for every element whose value is still what they round to. Numbers beyond float32 round
+differentiate, and as `words`, the bits of the double, in pairs of uint32 since jax has
+no 64-bit integers then. On the way back the bits count for every element whose value is
+still what they round to. With the values alone, 200 steps in a scan end 1e-6 away from
+MuJoCo's; with the words they end on the same bits. Numbers beyond float32 round
 to infinity: callers keep numpy from warning about it, once for all that they do.
 """
 
@@ -28,7 +30,7 @@ def split(state: Array, dtype: Any) -> tuple[Array, Array | None]:
     return whole.astype(dtype), words
 
 
-def merged(values: Array, words: Array | None) -> Array:
+def merge(values: Array, words: Array | None) -> Array:
     """Return the state in double precision that values and words stand for."""
     if words is None:
         return np.asarray(values, np.float64)
@@ -38,7 +40,8 @@ def merged(values: Array, words: Array | None) -> Array:
         return bits
     found = bits.copy()
     old, new = found.reshape(-1), values.reshape(-1)
-    # XLA's threads set the smallest numbers to zero, the others do not.
+    # XLA's threads set numbers below 1.2e-38 to zero and others do not, so these would
+    # count as changed.
     tiny = (np.abs(old[changed]) < _TINY) & (np.abs(new[changed]) < _TINY)
     changed = changed[~tiny]
     old[changed] = new[changed]

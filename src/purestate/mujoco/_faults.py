@@ -10,25 +10,32 @@ import numpy as np
 
 from purestate.errors import SimulationError
 from purestate.mujoco._native import mujoco
-from purestate.mujoco._state_vector import WHOLE, StateVector, put
+from purestate.mujoco._state_vector import INTEGRATION, StateVector, set_state
 
 Array = np.ndarray[Any, Any]
 _LIMIT = float(mujoco.mjMAXVAL)
 _LIMITED = ("qpos", "qvel", "ctrl")  # what MuJoCo compares with it
+# Of MuJoCo's warnings, those that a part was not finite or too large. It has reset the
+# simulation then; for the controls it has computed with zeros instead.
+_BAD = {
+    name: int(getattr(mujoco.mjtWarning, f"mjWARN_BAD{name.upper()}"))
+    for name in ("qpos", "qvel", "qacc", "ctrl")
+}
+RESETTING = list(_BAD.values())
 
 
 class Faults:
     """Looks at states before and after a step."""
 
     def __init__(
-        self, name: str, model: Any, layout: StateVector, substeps: int, as_nan: bool
+        self, name: str, model: Any, vector: StateVector, substeps: int, as_nan: bool
     ) -> None:
-        self._name, self._model, self._layout = name, model, layout
+        self._name, self._model, self._vector = name, model, vector
         self._substeps, self._as_nan = substeps, as_nan
-        everything = np.arange(layout.size)
-        self._limited = np.concatenate([everything[layout.part(n)] for n in _LIMITED])
-        self._start = np.empty(layout.size)
-        mujoco.mj_getState(model, mujoco.MjData(model), self._start, WHOLE)
+        everything = np.arange(vector.size)
+        self._limited = np.concatenate([everything[vector.part(n)] for n in _LIMITED])
+        self._start = np.empty(vector.size)
+        mujoco.mj_getState(model, mujoco.MjData(model), self._start, INTEGRATION)
 
     def before(self, states: Array, verb: str = "step") -> tuple[Array, Array | None]:
         """Return states that MuJoCo can compute with, and which only stand in.
@@ -89,36 +96,39 @@ class Faults:
         return np.asarray(infinite.any(axis=-1) | large.any(axis=-1))
 
     def _place(self, element: int) -> str:
-        for name in self._layout.names:
-            part = self._layout.part(name)
+        for name in self._vector.names:
+            part = self._vector.part(name)
             if part.start <= element < part.stop:
                 index = np.unravel_index(
-                    element - part.start, self._layout.shape(name) or (1,)
+                    element - part.start, self._vector.shape(name) or (1,)
                 )
                 shown = ", ".join(map(str, index))
-                return f"{name}[{shown}]" if self._layout.shape(name) else name
+                return f"{name}[{shown}]" if self._vector.shape(name) else name
         return f"element {element}"
 
     def _why(self, state: Array) -> str:
         """Return what MuJoCo says of a step that failed, by taking it again."""
         data = mujoco.MjData(self._model)
-        put(self._model, data, state)
+        set_state(self._model, data, state)
         try:
             mujoco.mj_step(self._model, data, nstep=self._substeps)
         except mujoco.FatalError as error:
             return f"MuJoCo raised: {error}."
-        for name in ("QPOS", "QVEL", "QACC", "CTRL"):
-            which = int(getattr(mujoco.mjtWarning, f"mjWARN_BAD{name}"))
+        for name, which in _BAD.items():
             if data.warning.number[which]:
-                place = f"{name.lower()}[{int(data.warning.lastinfo[which])}]"
+                place = f"{name}[{int(data.warning.lastinfo[which])}]"
                 return f"MuJoCo found {place} not finite, or too large, and reset it."
         return "its next state is not finite, or too large."
 
 
 def _is_sound(states: Array) -> bool:
-    """Return whether all numbers are below the limit, in most cases where they are."""
-    if (
-        states.ndim == 1
-    ):  # the cheapest for a few hundred numbers; large ones use threads
+    """Return whether all numbers are below the limit, in most cases where they are.
+
+    This runs twice a step, so it may be wrong in one direction: a state that it doubts
+    is looked at with care.
+    """
+    # Of one simulation, a few hundred numbers: 0.6 us, and 2.1 us for the largest and
+    # the smallest. Not of a batch, for which BLAS would start threads of its own.
+    if states.ndim == 1:
         return bool(np.dot(states, states) < _LIMIT**2)
     return bool(states.max() <= _LIMIT and states.min() >= -_LIMIT)

@@ -4,6 +4,9 @@ Those of a step come from `mjd_transitionFD`, MuJoCo's central differences in ta
 space, substep by substep. The parts of the state that it knows of are `qpos`, `qvel`,
 `act` and `ctrl`; a step hands its inputs on as they are, and everything else counts as
 constant.
+
+Differences of whole steps, as any host function can have them, are as accurate, but
+take twice as long: 3.1 against 1.6 ms for a step of a humanoid (MJX's `jacfwd`: 1040).
 """
 
 from collections.abc import Callable
@@ -11,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from purestate.mujoco._faults import RESETTING
 from purestate.mujoco._native import mujoco
-from purestate.mujoco._state_vector import FATAL, WHOLE, StateVector, put
+from purestate.mujoco._state_vector import INTEGRATION, StateVector, set_state
 from purestate.mujoco._tangent import Tangent
 
 Array = np.ndarray[Any, Any]
@@ -49,19 +53,19 @@ def why_no_gradient(model: Any) -> str:
 class Jacobian:
     """The Jacobians of a model's steps and observations, in double precision."""
 
-    def __init__(self, model: Any, layout: StateVector, substeps: int) -> None:
-        self._model, self._layout, self._substeps = model, layout, substeps
+    def __init__(self, model: Any, vector: StateVector, substeps: int) -> None:
+        self._model, self._vector, self._substeps = model, vector, substeps
         self._tangent = Tangent(model)
         self._nv, self._na = int(model.nv), int(model.na)
-        self._parts = {n: layout.part(n) for n in ("qpos", "qvel", "act", "ctrl")}
-        everything = np.arange(layout.size)
+        self._parts = {n: vector.part(n) for n in ("qpos", "qvel", "act", "ctrl")}
+        everything = np.arange(vector.size)
         moving = [everything[part] for part in self._parts.values()]
         user = int(mujoco.mjtState.mjSTATE_USER | mujoco.mjtState.mjSTATE_TIME)
         # Rows and columns of what `step` returns, and what a step hands on as it is.
         self.pattern = (
             np.concatenate(moving[:3]),
             np.concatenate(moving),
-            layout.indices(user),
+            vector.indices(user),
         )
 
     def step(self, data: Any, state: Array) -> tuple[Array, Array, bool]:
@@ -73,7 +77,7 @@ class Jacobian:
         size = 2 * nv + self._na
         chain = np.eye(size, size + int(model.nu))
         a, b = np.zeros((size, size)), np.zeros((size, int(model.nu)))
-        put(model, data, state)
+        set_state(model, data, state)
         data.warning.number[:] = 0
         for substep in range(self._substeps):
             if substep:
@@ -83,8 +87,8 @@ class Jacobian:
             chain[:, size:] += b
         mujoco.mj_step(model, data)
         following = np.empty_like(state)
-        mujoco.mj_getState(model, data, following, WHOLE)
-        warned = bool(data.warning.number[FATAL].any())
+        mujoco.mj_getState(model, data, following, INTEGRATION)
+        warned = bool(data.warning.number[RESETTING].any())
         found: Array = self._outward(data.qpos) @ chain @ self._inward(state)
         return found, following, warned
 
@@ -96,8 +100,8 @@ class Jacobian:
         self, data: Any, state: Array, look: Callable[[Any, Array], Array]
     ) -> Array:
         """Return the derivative of what `look(data, state)` finds, `(m, n)`."""
-        model, layout, nv = self._model, self._layout, self._nv
-        n, columns = layout.size, self._inward(state)
+        model, vector, nv = self._model, self._vector, self._nv
+        n, columns = vector.size, self._inward(state)
         plain = [np.arange(n)[self._parts[p]] for p in ("qvel", "act", "ctrl")]
         others = np.concatenate(plain)
         made = []

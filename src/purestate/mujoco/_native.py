@@ -1,7 +1,7 @@
 """The `mujoco` package, which ships no types for its compiled part.
 
-`mujoco.batch` came with MuJoCo 4: before, `Batch` is None, and `DATA_FIELDS`, the
-fields that a batch can show, is empty.
+`mujoco.batch` came with MuJoCo 4: before, `Batch` and its `BatchError` are None, and
+`DATA_FIELDS`, the fields that a batch can show, is empty.
 """
 
 import contextlib
@@ -23,5 +23,5 @@ with contextlib.suppress(ImportError):
     _batch = importlib.import_module("mujoco.batch")
 
 Batch: Any = getattr(_batch, "Batch", None)
-SimulationError: Any = getattr(_batch, "SimulationError", None)
+BatchError: Any = getattr(_batch, "SimulationError", None)
 DATA_FIELDS: frozenset[str] = getattr(_batch, "DATA_FIELDS", frozenset())

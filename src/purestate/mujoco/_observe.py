@@ -12,7 +12,7 @@ from purestate.errors import SimSpecError
 from purestate.errors._text import nearest
 from purestate.mujoco._engines import Batches
 from purestate.mujoco._native import DATA_FIELDS, mujoco
-from purestate.mujoco._state_vector import put, state_vector
+from purestate.mujoco._state_vector import StateVector, set_state
 
 Array = np.ndarray[Any, Any]
 # What `mj_forward` leaves out, or computes only for a sensor or behind a flag.
@@ -42,6 +42,7 @@ class Observer:
 
     Args:
         model: the model.
+        vector: the parts of its states.
         owner: the simulator's name, for messages.
         names: the fields.
         batches: None where `mujoco.batch` is not used.
@@ -51,6 +52,7 @@ class Observer:
     def __init__(
         self,
         model: Any,
+        vector: StateVector,
         owner: str,
         names: Iterable[str],
         batches: Batches | None,
@@ -66,9 +68,9 @@ class Observer:
         data = mujoco.MjData(model)
         self._like = {name: _value(owner, model, data, name) for name in self.names}
         # In a batch, parts of the state are views of it, and some fields are missing.
-        self._layout = state_vector(model)
+        self._vector = vector
         fields = frozenset() if batches is None else DATA_FIELDS
-        fields -= {*self._layout.names, *_COUNTERS}
+        fields -= {*self._vector.names, *_COUNTERS}
         whole = not self._after and fields >= set(self.names)
         self._counters = {
             name: np.zeros_like(getattr(data, name))
@@ -89,7 +91,7 @@ class Observer:
 
     def look(self, data: Any, state: Array) -> dict[str, Array]:
         """Return the fields in a state; `data` is scratch."""
-        put(self._model, data, state)
+        set_state(self._model, data, state)
         for name, zero in self._counters.items():
             setattr(data, name, zero)
         mujoco.mj_forward(self._model, data)
@@ -136,8 +138,8 @@ class Observer:
                 rows[name] = None
                 continue
             part = flat[start : start + like.size]
-            if name in self._layout.names and name != "qacc_warmstart":
-                part = np.eye(flat.shape[1])[self._layout.part(name)]  # it is handed on
+            if name in self._vector.names and name != "qacc_warmstart":
+                part = np.eye(flat.shape[1])[self._vector.part(name)]  # it is handed on
             rows[name] = (part.reshape(*like.shape, flat.shape[1]), None)
             start += like.size
         return rows

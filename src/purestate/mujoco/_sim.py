@@ -12,17 +12,17 @@ import numpy as np
 from purestate._compat import is_tracer
 from purestate.errors import SimSpecError
 from purestate.mujoco._arguments import (
-    check,
     check_data,
-    check_state,
+    check_options,
+    check_sim_state,
     names_of_fields,
     title,
 )
-from purestate.mujoco._exact import merged, split
-from purestate.mujoco._host_calls import Calls
+from purestate.mujoco._exact import merge, split
+from purestate.mujoco._host_calls import HostCalls
 from purestate.mujoco._native import mujoco
 from purestate.mujoco._state import SimState
-from purestate.mujoco._state_vector import WHOLE, put, state_vector
+from purestate.mujoco._state_vector import INTEGRATION, set_state, state_vector
 
 
 class MujocoSim:
@@ -40,8 +40,7 @@ class MujocoSim:
         model: a `mujoco.MjModel`; it is copied, so later changes have no effect.
         substeps: how many times `mj_step` runs in one step, with the same inputs.
         engine: how a batch is computed: "batch" (`mujoco.batch`, MuJoCo 4 and newer),
-            "threads" (a pool of Python threads) or "rollout" (`mujoco.rollout`; only
-            for models without warm start). None: the first that there is.
+            or "threads" (a pool of Python threads). None: the first that there is.
         observe: names of `MjData` fields that `observe` returns.
         threads: how many threads share a batch; by default one per core.
         diverged: what happens to a simulation that MuJoCo resets, as its numbers are
@@ -73,17 +72,17 @@ class MujocoSim:
         threads: int | None = None,
         diverged: str = "error",
     ) -> None:
-        check(model, substeps, threads, diverged)
+        check_options(model, substeps, threads, diverged)
         self._model = copy.copy(model)
         self._name = f"MujocoSim({title(model)})"
         self._substeps = substeps = int(substeps)
         self._threads = threads = None if threads is None else int(threads)
         self._diverged = diverged
-        self._layout = state_vector(self._model)
+        self._vector = state_vector(self._model)
         names = names_of_fields(observe)
-        self._calls = Calls(
+        self._calls = HostCalls(
             self._model,
-            self._layout,
+            self._vector,
             self._name,
             substeps=substeps,
             engine=engine,
@@ -115,7 +114,7 @@ class MujocoSim:
         given = {"qpos": qpos, "qvel": qvel}
         arrays = {n: jnp.asarray(v) for n, v in given.items() if v is not None}
         for name, array in arrays.items():
-            own = self._layout.shape(name)
+            own = self._vector.shape(name)
             if array.shape[-1:] != own:
                 raise SimSpecError.shape(name, own, array.shape[-1:], ())
         fronts = [array.shape[:-1] for array in arrays.values()]
@@ -152,7 +151,7 @@ class MujocoSim:
             SimulationError: MuJoCo found numbers that are not finite, or too large.
                 Its `indices` say in which simulations of a batch.
         """
-        check_state(self._name, self._layout, state, "step")
+        check_sim_state(self._name, self._vector, state, "step")
         if ctrl is not None:
             state = state.replace(ctrl=ctrl)
         values, words = self._calls.step(state.values, state.words)
@@ -178,7 +177,7 @@ class MujocoSim:
                 f"{self._name} observes nothing: name fields of MjData where it is "
                 f'made, MujocoSim(model, observe=("xpos", "sensordata")).'
             )
-        check_state(self._name, self._layout, state, "observe")
+        check_sim_state(self._name, self._vector, state, "observe")
         found: dict[str, Any] = self._calls.observe(state.values, state.words)
         return found
 
@@ -189,12 +188,12 @@ class MujocoSim:
             SimSpecError: it is no `MjData`, or one of another model.
         """
         check_data(self._name, self._model, data, "from_data")
-        state = np.empty(self._layout.size)
-        mujoco.mj_getState(self._model, data, state, WHOLE)
+        state = np.empty(self._vector.size)
+        mujoco.mj_getState(self._model, data, state, INTEGRATION)
         with np.errstate(over="ignore"):  # beyond float32
             values, words = split(state, np.dtype(jnp.result_type(float)))
         exact = None if words is None else jnp.asarray(words)
-        return SimState(values=jnp.asarray(values), words=exact, layout=self._layout)
+        return SimState(values=jnp.asarray(values), words=exact, layout=self._vector)
 
     def to_data(self, state: SimState, data: Any = None) -> Any:
         """Return a `mujoco.MjData` in this state, to render or to examine it.
@@ -207,7 +206,7 @@ class MujocoSim:
             SimSpecError: the state is a batch, traced or of another model, or the
                 data is of another model.
         """
-        check_state(self._name, self._layout, state, "to_data")
+        check_sim_state(self._name, self._vector, state, "to_data")
         if is_tracer(state.values):
             raise SimSpecError(
                 f"{self._name}.to_data needs the numbers of a state, and this one is "
@@ -220,10 +219,10 @@ class MujocoSim:
             check_data(self._name, self._model, data, "to_data")
         words = None if state.words is None else np.asarray(state.words)
         with np.errstate(over="ignore", invalid="ignore"):  # beyond float32
-            whole = merged(np.asarray(state.values), words)
-        put(self._model, data, whole)
+            whole = merge(np.asarray(state.values), words)
+        set_state(self._model, data, whole)
         mujoco.mj_forward(self._model, data)
-        put(self._model, data, whole)  # mj_forward leaves another warm start
+        set_state(self._model, data, whole)  # mj_forward leaves another warm start
         return data
 
     @property

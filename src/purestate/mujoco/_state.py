@@ -26,17 +26,17 @@ class _Part(View):
         self.name = name
 
     def read(self, state: Any) -> Any:
-        layout = state.layout
-        if self.name not in layout.names:  # of a newer MuJoCo
+        vector = state.layout
+        if self.name not in vector.names:  # of a newer MuJoCo
             return jnp.zeros((*state.values.shape[:-1], 0), state.values.dtype)
-        part, shape = layout.part(self.name), layout.shape(self.name)
+        part, shape = vector.part(self.name), vector.shape(self.name)
         return state.values[..., part].reshape(*state.values.shape[:-1], *shape)
 
     def changes(self, state: Any, value: Any) -> dict[str, Any]:
-        values, layout = state.values, state.layout
+        values, vector = state.values, state.layout
         batch = values.shape[:-1]
-        known = layout.names.index(self.name) if self.name in layout.names else None
-        shape = (0,) if known is None else layout.shapes[known]
+        known = vector.names.index(self.name) if self.name in vector.names else None
+        shape = (0,) if known is None else vector.shapes[known]
         try:
             given = jnp.asarray(value, values.dtype)
         except (TypeError, ValueError) as error:
@@ -49,7 +49,7 @@ class _Part(View):
         if known is None or not given.size:
             return {}
         flat = given.reshape(*batch, math.prod(shape))
-        start = layout.part(self.name).start
+        start = vector.part(self.name).start
         # Half the time of `at[].set` outside of jit, and it takes numpy arrays.
         changed = jax.lax.dynamic_update_slice_in_dim(values, flat, start, axis=-1)
         return {"values": changed}

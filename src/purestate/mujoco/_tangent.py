@@ -22,7 +22,8 @@ class Tangent:
 
     def __init__(self, model: Any) -> None:
         self._nq, self._nv = int(model.nq), int(model.nv)
-        # Compared as ints: `np.int32(0) == mjJNT_FREE` holds, the reverse does not.
+        # Compared as ints: `np.int32(0) == mjJNT_FREE` holds, the reverse does not, so
+        # that with `in` no quaternion would be found, and its gradient be zero.
         free, ball = int(mujoco.mjtJoint.mjJNT_FREE), int(mujoco.mjtJoint.mjJNT_BALL)
         self._quaternions: list[tuple[int, int]] = []
         flat_q: list[int] = []
