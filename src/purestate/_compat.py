@@ -101,7 +101,7 @@ def outermost_trace() -> object:
 
 
 def is_tracing() -> bool:
-    """Return whether jnp returns tracers, also for arguments that are none."""
+    """Return whether jnp returns tracers, also for arguments that are not."""
     return is_tracer(jnp.zeros(()))
 
 

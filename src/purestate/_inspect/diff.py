@@ -44,7 +44,7 @@ class Difference:
 
 
 class Differences(tuple[Difference, ...]):
-    """All differences, in field order; empty, hence false, when there are none."""
+    """All differences, in field order; empty, hence false, when two trees are alike."""
 
     __slots__ = ()
 

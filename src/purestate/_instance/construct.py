@@ -204,7 +204,7 @@ def finish(self: Any, done: Iterable[str], where: str) -> None:
     Args:
         self: the instance.
         done: fields whose converter has run already.
-        where: the name of the method that should have set all fields, empty if none.
+        where: the name of the method that should have set all fields, or empty.
     """
     layout = layout_of(type(self))
     values = self.__dict__
@@ -228,7 +228,7 @@ def failed(
         self: the instance.
         layout: the record of the class whose constructor raised.
         error: what it raised.
-        where: the name of the user's method that may have raised, empty if none.
+        where: the name of the user's method that may have raised, or empty.
         scope: the local variables of a generated `__init__`.
 
     Raises:

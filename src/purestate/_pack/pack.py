@@ -130,7 +130,7 @@ def _planned(leaves: list[Any], treedef: Any, max_bytes: int) -> Spec:
 
 
 def _kind(leaf: Any, max_bytes: int) -> Any:
-    """Return what leaves of one buffer have in common, None if it gets into none."""
+    """Return what leaves of one buffer have in common, None if it stays by itself."""
     if not isinstance(leaf, jax.Array):
         return None
     impl, inner = _key_facts(leaf)

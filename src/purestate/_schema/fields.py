@@ -108,7 +108,7 @@ def field(
     if converter is not None and not callable(converter):
         raise TypeError(f"converter= takes a function, and got {converter!r}.")
     if dtype is not None:
-        jnp.dtype(dtype)  # raises TypeError for what is none
+        jnp.dtype(dtype)  # raises TypeError for what is not a dtype
     extra = {"converter": converter, "dtype": dtype}
     found = {k: v for k, v in extra.items() if v is not None}
     default = options.get("default", MISSING)

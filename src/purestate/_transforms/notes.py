@@ -44,8 +44,8 @@ def without_shared_buffers(
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Return the arguments with donated buffers copied that something else holds too.
 
-    None if there are none, or if nothing is donated because an outer function is being
-    traced.
+    None if no buffer is shared, or if an outer function is being traced, which donates
+    nothing.
     """
     if is_tracing() or bool(jax.config.jax_disable_jit):  # type: ignore[attr-defined]
         return None

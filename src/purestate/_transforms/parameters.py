@@ -159,7 +159,7 @@ class Parameters:
 
 
 def as_tuple(numbers: Any) -> tuple[int, ...]:
-    """Return argument numbers as a tuple, as jax takes one, several or none."""
+    """Return argument numbers as a tuple: jax takes one, several, or None."""
     if numbers is None:
         return ()
     if hasattr(numbers, "__index__"):

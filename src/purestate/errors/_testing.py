@@ -15,7 +15,7 @@ class LawError(PurestateError, AssertionError):
     Attributes:
         law: the law's name, as `without=` takes it.
         subject: what was checked, such as `Counter` or `Counter.step`.
-        path: the place in the instance or in the result, empty if there is none.
+        path: the place in the instance or in the result, or empty.
         backend: where it ran.
         example: source text that makes the smallest instance found, and the arguments.
     """

@@ -92,7 +92,7 @@ class Callee:
 
 
 def _owner(raw: Any) -> Any:
-    """Return the State class whose body holds a function, None if there is none."""
+    """Return the State class whose body holds a function, or None."""
     name = getattr(raw, "__name__", "")
     waiting: list[Any] = [State]
     while waiting:

@@ -84,7 +84,7 @@ class StateCase:
 
     @functools.cached_property
     def field(self) -> str | None:
-        """The name of a field that can be replaced, drawn; None if there is none.
+        """The name of a field that can be replaced, drawn, or None.
 
         One for all laws: then the first one that breaks is the one it is about.
         """

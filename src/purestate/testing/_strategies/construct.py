@@ -33,7 +33,7 @@ class Parameter:
 
     Attributes:
         name: its name.
-        annotation: as written, perhaps a string; `ABSENT` if there is none.
+        annotation: as written, perhaps a string; `ABSENT` where nothing is written.
         owner: the class in whose scope a string is evaluated.
         default: its default, else `ABSENT`.
         static: whether it is a static field.

@@ -83,7 +83,7 @@ def mismatch(
     atol: float | None = None,
     slack: float = 1.0,
 ) -> tuple[str, str] | None:
-    """Return the path of the first difference and a text about all, None if none.
+    """Return the path of the first difference and a text about all, or None.
 
     Args:
         expected: a tree.
