@@ -590,7 +590,7 @@ def test_a_traceback_shows_the_lines_of_generated_code():
     except ValueError as error:
         text = "".join(traceback.format_exception(error))
 
-    assert "<purestate test_construct." in text.replace("tests.", "")
+    assert "<purestate test_construct." in text.replace("tests.state.", "")
     assert "x = _ps_factory_x()" in text
 
 

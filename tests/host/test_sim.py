@@ -11,8 +11,8 @@ import pytest
 
 import purestate as ps
 from purestate.errors import HostGradError, HostSimError, HostSpecError
+from tests.host.test_mujoco import BOX, WHOLE, first_state, stepped
 from tests.hosts import agree, x64
-from tests.test_host_mujoco import BOX, WHOLE, first_state, stepped
 
 pytestmark = pytest.mark.usefixtures("lowering")
 
