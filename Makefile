@@ -59,8 +59,9 @@ test-gpu: ## laws, donation and host functions on the GPU of this machine
 	PYTHONPATH="$(CURDIR)/src" JAX_PLATFORMS= $(PYTHON) -m pytest \
 		-p purestate_pytest --confcutdir=tests --purestate-backends=cpu,gpu \
 		tests/testing/test_laws.py tests/testing/test_mutants.py \
-		tests/transforms/test_donation.py tests/host/test_laws.py \
-		tests/host/test_calls.py tests/host/test_grad.py $(ARGS)
+		tests/transforms/test_donation.py tests/transforms/test_donation_lost.py \
+		tests/host/test_laws.py tests/host/test_calls.py tests/host/test_results.py \
+		tests/host/test_batches.py tests/host/test_grad.py $(ARGS)
 
 bench: ## speed, against others; writes docs/benchmarks.md
 	@$(setup) bench
