@@ -58,9 +58,10 @@ cov: ## the tests again, with coverage by branches
 test-gpu: ## laws, donation and host functions on the GPU of this machine
 	PYTHONPATH="$(CURDIR)/src" JAX_PLATFORMS= $(PYTHON) -m pytest \
 		-p purestate_pytest --confcutdir=tests --purestate-backends=cpu,gpu \
-		tests/test_laws.py tests/test_testing_mutants.py \
-		tests/test_donation.py tests/test_host_laws.py tests/test_host_calls.py \
-		tests/test_host_grad.py $(ARGS)
+		tests/testing/test_laws.py tests/testing/test_mutants.py \
+		tests/transforms/test_donation.py tests/transforms/test_donation_lost.py \
+		tests/host/test_laws.py tests/host/test_calls.py tests/host/test_results.py \
+		tests/host/test_batches.py tests/host/test_grad.py $(ARGS)
 
 bench: ## speed, against others; writes docs/benchmarks.md
 	@$(setup) bench

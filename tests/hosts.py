@@ -1,4 +1,4 @@
-"""A numpy function with all kinds of derivative rules, for tests of host functions."""
+"""What tests of host functions share: a numpy function with all kinds of rules."""
 
 import functools
 
@@ -8,8 +8,22 @@ import numpy as np
 
 import purestate as ps
 
-__all__ = ["SOURCES", "agree", "host", "model", "reference", "total", "x64"]
 SOURCES = ["fd", "fd-forward", "complex", "jvp", "vjp", "jac"]
+
+
+class Out(ps.State):
+    total: jax.Array
+    parts: dict
+    name: str = ps.static(default="out")
+
+
+def scalar(dtype=jnp.float32):
+    return jax.ShapeDtypeStruct((), dtype)
+
+
+def ways(fn):
+    """Return the function called directly, and from a compiled program."""
+    return fn, jax.jit(fn)
 
 
 def model(np, x, y):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import purestate as ps
-from tests.test_plain_jax import run_on_four_devices
+from tests.state.test_plain_jax import run_on_four_devices
 
 
 class Opt(ps.State):

@@ -13,9 +13,9 @@ import purestate as ps
 from purestate.errors import HostGradError, SimulationError
 from purestate.mujoco import MujocoSim
 from tests.hosts import x64
+from tests.mujoco.test_grad import PARTS, differences
+from tests.mujoco.test_steps import ENGINES, HAS_BATCH, controls, exact, rollout, start
 from tests.simulators import native, random_state, zoo_model
-from tests.test_mujoco_grad import PARTS, differences
-from tests.test_mujoco_steps import ENGINES, HAS_BATCH, controls, exact, rollout, start
 
 ARM = """
 <mujoco model="arm">

@@ -1,10 +1,5 @@
-"""Host functions: what they get, what they may return, and in which batches.
+"""Host functions: what they get, how they are declared, which calls repeat."""
 
-Each test runs once per lowering; functions are made inside the tests, because a program
-that jax has compiled keeps the lowering it was compiled with.
-"""
-
-import functools
 import gc
 import re
 
@@ -14,29 +9,13 @@ import numpy as np
 import pytest
 
 import purestate as ps
-from purestate.errors import HostSpecError, HostVmapError
-from tests.hosts import x64
+from purestate.errors import HostSpecError
+from tests.hosts import Out, scalar, ways, x64
 
 pytestmark = pytest.mark.usefixtures("lowering")
-F32 = jnp.float32
 
 
-class Out(ps.State):
-    total: jax.Array
-    parts: dict
-    name: str = ps.static(default="out")
-
-
-def scalar(dtype=F32):
-    return jax.ShapeDtypeStruct((), dtype)
-
-
-def ways(fn):
-    """Return the function called directly, and from a compiled program."""
-    return fn, jax.jit(fn)
-
-
-# --- arguments -----------------------------------------------------------------------
+# --- arguments ------------------------------------------------------------------------
 
 
 def test_arguments_are_plain_read_only_arrays_everywhere():
@@ -274,369 +253,7 @@ def test_a_method_is_a_host_function_of_its_instance():
     assert 6.0 == jax.jit(lambda s: s.step(3.0))(Sim(gain=jnp.float32(2)))
 
 
-# --- result specs --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "out",
-    [
-        (jnp.zeros(2), {"k": np.int32(0)}),
-        (jax.ShapeDtypeStruct((2,), F32), {"k": jax.ShapeDtypeStruct((), jnp.int32)}),
-        lambda x: (x, {"k": jax.ShapeDtypeStruct((), jnp.int32)}),
-        None,
-    ],
-    ids=["arrays", "specs", "function", "probe"],
-)
-def test_what_comes_back_can_be_said_in_several_ways(out):
-    fn = ps.host_function(lambda x: (x + 1, {"k": np.int32(3)}), out=out)
-
-    for call in ways(fn):
-        a, d = call(jnp.ones(2))
-
-        assert [2, 2] == a.tolist()
-        assert 3 == d["k"]
-        assert jnp.int32 == d["k"].dtype
-
-
-def test_a_state_of_specs_is_a_spec():
-    spec = Out(total=scalar(), parts={"k": jax.ShapeDtypeStruct((2,), jnp.int32)})
-    fn = ps.host_function(
-        lambda: Out(total=np.float32(1), parts={"k": np.arange(2)}), out=spec
-    )
-
-    assert fn() == jax.jit(fn)()
-    assert jnp.int32 == fn().parts["k"].dtype
-
-
-def test_the_probe_runs_once_per_types():
-    calls = []
-
-    @ps.host_function
-    def fn(x):
-        calls.append(x.copy())
-        return x + 1
-
-    step = jax.jit(fn)
-    assert [6.0, 6.0] == [float(step(5.0)), float(step(5.0))]
-    assert [0.0, 5.0, 5.0] == [float(x) for x in calls]
-
-
-def test_a_bare_shape_is_explained():
-    fn = ps.host_function(lambda x: x, out=(3,))
-
-    with pytest.raises(
-        HostSpecError,
-        match=re.escape(
-            "has out=(3,), which says no dtype. Write out=jax.ShapeDtypeStruct((3,), jnp.float32)"
-        ),
-    ):
-        jax.jit(fn)(jnp.ones(3))
-
-
-def test_something_else_than_a_spec_is_named():
-    with pytest.raises(
-        HostSpecError, match="has 'float' in out=, which has no shape and dtype"
-    ):
-        ps.host_function(lambda x: x, out="float")(1.0)
-
-
-def test_a_probe_that_raises_says_to_give_a_spec():
-    fn = ps.host_function(lambda x: x / {"a": 1}[float(x)])
-
-    with pytest.raises(
-        HostSpecError,
-        match=r"was called once with zeros \(float32\[\]\) to see what it returns, and raised KeyError: 0\.0\. Say it with out=",
-    ) as caught:
-        jax.jit(fn)(1.0)
-    assert isinstance(caught.value.__cause__, KeyError)
-
-
-def test_the_probe_can_be_turned_off_or_given_ones():
-    with pytest.raises(HostSpecError, match="does not say what it returns: give out="):
-        ps.host_function(lambda x: x, probe=None)(1.0)
-
-    @ps.host_function(probe="ones")
-    def positive(x):
-        if x <= 0:
-            raise ValueError
-        return x
-
-    assert 2.0 == jax.jit(positive)(2.0)
-
-
-jaxtyping = pytest.importorskip("jaxtyping")
-Float, Int = jaxtyping.Float, jaxtyping.Int
-
-
-def outer(
-    x: Float[np.ndarray, "n"], y: Float[np.ndarray, "*b m"]
-) -> tuple[Float[np.ndarray, "*b n m-1"], Int[np.ndarray, ""]]:
-    return np.zeros((*y.shape[:-1], len(x), y.shape[-1] - 1), x.dtype), np.int32(len(x))
-
-
-def test_a_jaxtyping_annotation_is_a_spec():
-    calls = []
-
-    @functools.wraps(outer)
-    def counted(*args):
-        calls.append(args)
-        return outer(*args)
-
-    a, n = jax.eval_shape(ps.host_function(counted), jnp.ones(3), jnp.ones((5, 4)))
-
-    assert ((5, 3, 3), F32) == (a.shape, a.dtype)
-    assert ((), jnp.int32) == (n.shape, n.dtype)
-    assert [] == calls
-    assert (5, 3, 3) == jax.jit(ps.host_function(outer))(jnp.ones(3), jnp.ones((5, 4)))[
-        0
-    ].shape
-
-
-def test_inconsistent_dimensions_are_named():
-    def add(
-        x: Float[np.ndarray, "n"], y: Float[np.ndarray, "n"]
-    ) -> Float[np.ndarray, "n"]:
-        return x + y
-
-    with pytest.raises(
-        HostSpecError,
-        match=r"got y of shape \(3,\), annotated 'n': n is 3 here and 2 before",
-    ):
-        ps.host_function(add)(jnp.ones(2), jnp.ones(3))
-
-
-def test_a_dimension_that_no_argument_has_is_named():
-    def make(x: Float[np.ndarray, "n"]) -> Float[np.ndarray, "k"]:
-        return x
-
-    with pytest.raises(
-        HostSpecError,
-        match=r"an axis 'k', and no argument has it: the known ones are n\. Give out=",
-    ):
-        ps.host_function(make)(jnp.ones(2))
-
-
-# --- what comes back -----------------------------------------------------------------
-
-SPEC = (jax.ShapeDtypeStruct((2,), F32), {"k": jax.ShapeDtypeStruct((), jnp.int32)})
-
-
-@pytest.mark.parametrize(
-    ("bad", "text"),
-    [
-        (
-            None,
-            r"returned another structure than declared:\n  declared: PyTreeDef.*\n  returned: PyTreeDef\(None\)\n  missing: \[0\], \[1\]\['k'\]",
-        ),
-        ((np.ones(2, np.float32),), r"missing: \[1\]\['k'\]"),
-        ([np.ones(2, np.float32), {"j": np.int32(1)}], r"not declared: \[1\]\['j'\]"),
-        (
-            (np.ones(3, np.float32), {"k": np.int32(1)}),
-            r"another array than declared at \[0\]:\n  expected: float32\[2\]\n  received: float32\[3\]",
-        ),
-        (
-            (np.ones(2, np.float32), {"k": np.float32(1)}),
-            r"at \[1\]\['k'\]:\n  expected: int32\[\]\n  received: float32\[\] \(casting='same_kind'\)",
-        ),
-        ((np.array([{}, {}]), {"k": np.int32(1)}), r"received: an array of objects"),
-    ],
-    ids=["none", "short", "other key", "shape", "dtype", "objects"],
-)
-def test_what_does_not_fit_its_spec_is_an_error(bad, text):
-    fn = ps.host_function(lambda: bad, out=SPEC, name="fn")
-
-    for call in (fn, ps.jit(fn)):
-        with pytest.raises(
-            HostSpecError, match=r"(?s)fn \(.*test_host_calls\.py:\d+\) .*" + text
-        ):
-            call()
-
-
-def test_a_wrong_shape_in_a_batch_says_how_large_the_batch_is():
-    fn = ps.host_function(lambda x: x[:1], out=lambda x: x, vmap="batched")
-
-    with pytest.raises(
-        HostSpecError,
-        match=r"expected: float32\[4,2\] \(batch \(4,\) in front\)\n  received: float32\[1,2\]",
-    ):
-        ps.jit(jax.vmap(fn))(jnp.ones((4, 2)))
-
-
-@pytest.mark.parametrize("casting", ["no", "safe"])
-def test_a_stricter_casting_refuses_double_precision(casting):
-    fn = ps.host_function(lambda x: np.float64(x), out=scalar(), casting=casting)
-
-    with pytest.raises(HostSpecError, match=r"received: float64\[\]"):
-        ps.jit(fn)(1.0)
-
-
-def test_casts_that_lose_no_kind_are_made():
-    made = ps.host_function(
-        lambda: (1.5, 2, True), out=(scalar(jnp.bfloat16), scalar(jnp.uint8), scalar())
-    )
-
-    for call in ways(made):
-        assert ["bfloat16", "uint8", "float32"] == [str(v.dtype) for v in call()]
-        assert [1.5, 2, 1] == [float(v) for v in call()]
-
-
-def test_values_that_are_not_finite_pass_unchanged():
-    fn = ps.host_function(lambda x: x * np.array([np.nan, np.inf, -np.inf], np.float32))
-
-    assert ["nan", "inf", "-inf"] == [
-        str(v) for v in np.asarray(jax.jit(fn)(jnp.ones(3)))
-    ]
-
-
-# --- batches -------------------------------------------------------------------------
-
-MODES = ["loop", "threads", "vectorized", "batched"]
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_batch_is_the_stack_of_single_calls(mode):
-    fn = ps.host_function(
-        lambda x, y: np.sin(x) * y[..., None], vmap=mode, out=lambda x, y: x
-    )
-    x, y = jnp.arange(24.0).reshape(3, 4, 2), jnp.arange(3.0)
-
-    nested = jax.vmap(jax.vmap(fn, (0, None)), (0, 0))
-
-    expected = np.sin(np.asarray(x)) * np.arange(3)[:, None, None]
-    for call in ways(nested):
-        assert np.allclose(expected, call(x, y), atol=1e-6)
-    assert np.allclose(
-        2 * np.sin(x[:, 1]).T,
-        jax.jit(jax.vmap(fn, (0, None), 1))(x[:, 1], 2.0),
-        atol=1e-6,
-    )
-
-
-def test_a_batched_function_gets_one_axis_in_front_of_every_argument():
-    shapes = []
-
-    @ps.host_function(out=scalar(), vmap="batched")
-    def add(x, y, z):
-        shapes.append((x.shape, y.shape, z.shape))
-        return x + y + z
-
-    f = jax.vmap(jax.vmap(add, (None, 0, None)), (0, None, None))
-    x, y = jnp.arange(4.0), jnp.arange(5.0)
-    for call in ways(f):
-        r = call(x, y, 1.0)
-
-        assert np.allclose(x[:, None] + y + 1, r)
-    assert [((20,), (20,), (20,))] * 2 == shapes
-
-
-def test_a_vectorized_function_gets_axes_of_size_one_where_an_argument_has_none():
-    shapes = []
-
-    @ps.host_function(out=scalar(), vmap="vectorized")
-    def add(x, y, z):
-        shapes.append((x.shape, y.shape, z.shape))
-        return x + y
-
-    f = jax.vmap(jax.vmap(add, (None, 0, None)), (0, None, None))
-
-    assert (4, 5) == jax.jit(f)(jnp.arange(4.0), jnp.arange(5.0), 1.0).shape
-    assert [((4, 1), (1, 5), (1, 1))] == shapes
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_any_axis_can_be_the_batch(mode):
-    double = ps.host_function(lambda a: a * 2, vmap=mode)
-    x = jnp.arange(24.0).reshape(2, 3, 4)
-
-    h = jax.vmap(double, in_axes=1, out_axes=1)
-
-    assert (jax.jit(h)(x) == x * 2).all()
-    assert (h(x) == x * 2).all()
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_an_empty_batch_calls_nothing(mode):
-    calls = []
-    fn = ps.host_function(lambda x: calls.append(x) or x, vmap=mode, out=lambda x: x)
-
-    assert (0, 2) == jax.jit(jax.vmap(fn))(jnp.ones((0, 2))).shape
-    assert [] == calls
-
-
-def test_a_loop_is_one_callback_for_the_whole_batch():
-    calls = []
-    fn = ps.host_function(lambda x: calls.append(1) or x, out=lambda x: x)
-
-    jax.block_until_ready(jax.jit(jax.vmap(fn))(jnp.arange(7.0)))
-    assert 7 == len(calls)
-
-
-def test_batch_fn_is_called_once_for_a_batch():
-    calls = []
-
-    def whole(x):
-        calls.append(x.shape)
-        return x + 1
-
-    fn = ps.host_function(lambda x: x + 1, out=lambda x: x, batch_fn=whole)
-
-    assert [1, 2] == jax.jit(jax.vmap(fn))(jnp.arange(2.0)).tolist()
-    assert 1.0 == fn(0.0)
-    assert [(2,)] == calls
-
-
-def test_a_function_may_refuse_to_be_batched():
-    fn = ps.host_function(lambda x: x, vmap="error", name="fn")
-
-    with pytest.raises(
-        HostVmapError,
-        match=r'fn \(.*\) was declared with vmap="error"\. To allow vmap, choose "loop"',
-    ):
-        jax.jit(jax.vmap(fn))(jnp.ones(3))
-    assert (
-        2.0
-        == jax.jit(jax.vmap(lambda x, y: fn(x) * y, (None, 0)))(1.0, jnp.full(1, 2.0))[
-            0
-        ]
-    )
-
-
-def test_a_norm_over_the_whole_batch_is_found():
-    unit = ps.host_function(lambda x: x / np.linalg.norm(x), vmap="vectorized")
-    right = ps.host_function(
-        lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True), vmap="vectorized"
-    )
-
-    right.check_vmap(jnp.ones((4, 3)))
-    with pytest.raises(
-        HostVmapError, match=r"mixes the items of a batch: row 0 of its result is"
-    ):
-        unit.check_vmap(jnp.ones((4, 3)))
-
-
-def test_the_default_mode_does_not_mix_items():
-    unit = ps.host_function(lambda x: x / np.linalg.norm(x))
-
-    assert np.allclose(3**-0.5, jax.jit(jax.vmap(unit))(jnp.ones((4, 3))))
-
-
-def test_threads_share_a_batch():
-    import threading
-
-    names = set()
-    barrier = threading.Barrier(2, timeout=60)
-
-    @ps.host_function(vmap="threads", threads=2, out=lambda x: x)
-    def fn(x):
-        barrier.wait()
-        names.add(threading.current_thread().name)
-        return x
-
-    assert [0, 1] == jax.jit(jax.vmap(fn))(jnp.arange(2.0)).tolist()
-    assert 2 == len(names)
-
-
-# --- declaring -----------------------------------------------------------------------
+# --- declaring ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -710,7 +327,7 @@ def test_the_lowering_can_be_seen_and_chosen(lowering):
         fn.lowering = "fast"
 
 
-# --- calls that repeat ---------------------------------------------------------------
+# --- calls that repeat ----------------------------------------------------------------
 
 
 def test_an_unused_call_is_dropped_and_a_used_one_runs_once():
@@ -825,7 +442,7 @@ def test_results_may_lie_in_memory_in_any_order(fn):
 def test_a_result_that_the_function_changes_later_stays_what_it_was():
     space = np.zeros(3, np.float32)
 
-    @ps.host_function(out=lambda x: jax.ShapeDtypeStruct((3,), F32))
+    @ps.host_function(out=lambda x: jax.ShapeDtypeStruct((3,), jnp.float32))
     def fill(x):
         space[:] = x
         return space

@@ -17,7 +17,7 @@ from purestate.testing._counting import recorded
 from purestate.testing._laws.law import LAWS
 from tests.hosts import x64
 
-PAGE = pathlib.Path(__file__).resolve().parent.parent / "docs" / "testing.md"
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "testing.md"
 Vector = Float[Array, "n"]
 
 

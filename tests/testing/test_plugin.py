@@ -12,7 +12,7 @@ import purestate_pytest
 from purestate.errors import BackendError
 from purestate.testing import _backends
 
-SOURCE = pathlib.Path(__file__).resolve().parent.parent / "src"
+SOURCE = pathlib.Path(__file__).resolve().parents[2] / "src"
 TESTS = """
 import hypothesis, jax, pytest, purestate as ps, purestate.testing as pst
 

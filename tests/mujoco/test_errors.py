@@ -513,4 +513,4 @@ def test_a_sharded_batch_steps_on_every_device():
 def _root():
     import pathlib
 
-    return pathlib.Path(__file__).parent.parent
+    return pathlib.Path(__file__).parents[2]
