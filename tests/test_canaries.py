@@ -14,13 +14,24 @@ import pytest
 from purestate import _compat
 
 
-def test_jax_still_says_that_a_buffer_is_donated_twice():
-    step = jax.jit(lambda a, b: (a + 1, b + 1), donate_argnums=(0, 1))
+@pytest.mark.parametrize("donated", [(0, 1), (0,), (1,)])
+def test_jax_still_says_that_a_buffer_is_donated_and_used(donated):
+    step = jax.jit(lambda a, b: (a + 1, b + 1), donate_argnums=donated)
     x = jnp.arange(3.0)
     with pytest.raises(Exception) as first:  # noqa: PT011  # XLA's own class
         jax.block_until_ready(step(x, x))
 
     assert any(text in str(first.value) for text in _compat.DONATED_TWICE)
+
+
+def test_jax_still_says_of_which_type_a_deleted_array_was():
+    x = jnp.ones((2, 3), "int8")
+    x.delete()
+
+    with pytest.raises(RuntimeError) as found:
+        x + 1
+
+    assert "int8[2,3]" == _compat.DELETED.search(str(found.value))[1]
 
 
 def test_jax_still_says_that_a_value_must_be_concrete():

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import re
 import sys
 import threading
 from collections.abc import Callable
@@ -219,9 +220,10 @@ def refusing_jax(
 # later one, GPU.
 DONATED_TWICE = (
     "donate the same buffer twice",
-    "donate a buffer that is also used",
+    "is also used by the same call",  # "a buffer that", and "which" in other places
     "previously donated in the same call",
 )
+DELETED = re.compile(r"^Array has been deleted with shape=(\S*[^\s.])")
 NEEDS_A_VALUE = "concrete"  # in every error about a value that a trace has not
 UNUSED_DONATION = "Some donated buffers were not usable"
 LEAKED = "Leaked"  # by jax.checking_leaks

@@ -9,6 +9,7 @@ import pytest
 
 import purestate as ps
 from purestate.errors import ConsumedStateError, LostUpdateWarning, SharedBufferWarning
+from tests.helpers import python
 from tests.transforms.donors import Box, Nets, Opt
 
 # Box.step meets more structures in these tests than a function should in a program.
@@ -126,7 +127,7 @@ def test_a_partly_reused_state_is_consumed():
 
 
 def test_a_jax_function_that_donates_leaves_the_explanation_to_the_next_ps_jit():
-    box = Box(x=jnp.ones(3))
+    box = Box(x=jnp.ones(43))  # of a type that no other donates
     jax.jit(lambda box: box.replace(x=box.x + 1), donate_argnums=0)(box)
 
     with pytest.raises(RuntimeError, match="Array has been deleted") as caught:
@@ -245,6 +246,52 @@ def test_a_buffer_that_is_donated_and_read_in_one_call_is_copied():
         new = box.step(box.x)
 
     assert [2, 2, 2] == new.x.tolist()
+
+
+class Target(ps.State):
+    w: jax.Array
+    b: jax.Array
+
+    @ps.jit(donate="target")
+    def sync(self, target):
+        return target.replace(w=0.5 * target.w + 0.5 * self.w)
+
+
+def test_every_call_copies_what_the_first_one_does():
+    for _ in range(3):
+        online = Target(w=jnp.ones(4), b=jnp.ones(3))
+        with pytest.warns(SharedBufferWarning, match=r"argument 0, Target\.w and argu"):
+            new = online.sync(online.replace(b=jnp.zeros(3)))
+
+        assert [1, 1, 1, 1] == new.w.tolist() == online.w.tolist()
+
+
+@pytest.mark.parametrize("donate", ["a", "b", ("a", "b")])
+def test_a_call_that_shares_after_others_that_did_not_is_copied_too(donate):
+    both = ps.jit(lambda a, b: (a + 1, b + 2), donate=donate)
+    both(jnp.ones(4), jnp.ones(4))
+
+    x = jnp.ones(4)
+    with pytest.warns(SharedBufferWarning, match="argument 0 and argument 1") as caught:
+        a, b = both(x, x)
+
+    assert [[2] * 4, [3] * 4] == [a.tolist(), b.tolist()]
+    assert __file__ == caught[0].filename
+
+
+def test_calls_that_share_from_the_first_on_leave_no_line_of_the_runtime():
+    used = python(
+        """
+        import warnings, jax, jax.numpy as jnp, purestate as ps
+        warnings.simplefilter("ignore")
+        both = ps.jit(lambda a, b: (a + 1, b + 1), donate=True)
+        for _ in range(3):
+            x = jnp.ones(4)
+            both(x, x)
+        """
+    )
+
+    assert (0, "") == (used.returncode, used.stderr)
 
 
 # --- the report -----------------------------------------------------------------------

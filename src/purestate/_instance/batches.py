@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from purestate._inspect.diff import Difference, diff
+from purestate._inspect.donations import explain_deleted, explaining_deleted
 from purestate._inspect.key_paths import path_text
 from purestate._instance.pytree import new_instance, sealed_aux
 from purestate._schema.layout import AUX, state_layout
@@ -102,12 +103,14 @@ def stack(states: Sequence[_S], axis: int = 0) -> _S:
         try:
             return jnp.stack(leaves, axis)
         except Exception as error:
+            explain_deleted(error)
             error.add_note(f"raised by stack() at {path_text(path, root) or 'a leaf'}.")
             raise
 
     return jax.tree_util.tree_map_with_path(join, *states)  # type: ignore[no-any-return]
 
 
+@explaining_deleted()
 def unstack(state: _S, axis: int = 0) -> list[_S]:
     """Return the States that a batch consists of.
 

@@ -5,6 +5,7 @@ from typing import Any
 import jax
 
 from purestate._compat import Tracer, untyped_jax
+from purestate._inspect.donations import explain_deleted
 from purestate._inspect.key_order import is_unsortable, order_text
 from purestate._inspect.key_paths import path_text
 from purestate._inspect.repr import pformat
@@ -41,6 +42,7 @@ def run_checks(self: Any, layout: Layout) -> None:
                 result = check(self)
                 passed = result is None or bool(result)
             except Exception as error:
+                explain_deleted(error)
                 name = base.__name__
                 error.add_note(f"raised by {name}.__check__ for {pformat(self)}.")
                 raise

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import jax
 
 from purestate._compat import is_tracer
+from purestate._inspect.donations import explain_deleted
 from purestate._instance.checks import run_checks as run_checks  # generated source's
 from purestate._instance.numbers import NUMBERS, strong
 from purestate._instance.pytree import adopt_values
@@ -235,6 +236,7 @@ def failed(
         FieldError: for an `ArgumentMissing`, with the name of every one.
     """
     held = self.__dict__
+    explain_deleted(error)
     if AUX not in held:
         if where:
             note_construction(error, layout, where, held)

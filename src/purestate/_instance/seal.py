@@ -8,6 +8,7 @@ import dataclasses
 from typing import Any
 
 from purestate._compat import fills_dict
+from purestate._inspect.donations import explain_deleted
 from purestate._inspect.repr import pformat
 from purestate._instance.checks import run_checks
 from purestate._instance.numbers import NUMBERS, strong
@@ -20,6 +21,7 @@ def converted(layout: Layout, name: str, value: Any) -> Any:
     try:
         return layout.converters[name](value)
     except Exception as error:
+        explain_deleted(error)
         error.add_note(
             f"raised by the converter of {layout.cls.__name__}.{name}, which was given "
             f"{pformat(value)}."

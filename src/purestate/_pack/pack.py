@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purestate._compat import is_tracer, placed_on, untyped_jax, weakly_typed
+from purestate._inspect.donations import explaining_deleted
 from purestate._pack.packed import Packed
 from purestate._pack.slots import (
     Group,
@@ -30,6 +31,7 @@ from purestate._schema.leaves import is_key
 from purestate.errors import PackError
 
 
+@explaining_deleted()
 def pack(state: Any, max_bytes: int = 65536) -> Any:
     """Return a State with its small leaves in one buffer per dtype.
 

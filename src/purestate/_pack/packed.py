@@ -26,7 +26,7 @@ from purestate.errors import (
     UnhashableStateError,
 )
 
-JITTED = "__purestate_jitted__"  # on a function that ps.jit returned: itself
+JITTED = "__purestate_jitted__"  # on a function that ps.jit returned: what it calls
 
 
 class Packed:
@@ -63,10 +63,9 @@ class Packed:
             raise PackedAttributeError.unknown(cls, name, known)
         if isinstance(found, property):
             fget: Any = found.fget
-            is_jitted = getattr(fget, JITTED, None) is fget
-            return fget(self) if is_jitted else getattr(self.unpack(), name)
+            return fget(self) if is_jitted(fget) else getattr(self.unpack(), name)
         function: Any = found
-        if getattr(found, JITTED, None) is found:
+        if is_jitted(found):
             return types.MethodType(function, self)
         if isinstance(found, staticmethod | classmethod) or not callable(found):
             is_data = isinstance(found, functools.cached_property)
@@ -107,6 +106,15 @@ class Packed:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unflatten, (self._ps_spec, self._ps_leaves)
+
+
+def is_jitted(function: object) -> bool:
+    """Return whether `ps.jit` returned it.
+
+    `functools.wraps` copies attributes to a function with other code.
+    """
+    program = getattr(function, JITTED, None)
+    return program is not None and program.code is getattr(function, "__code__", None)
 
 
 def is_state_or_packed(value: object) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import jax
 
 from purestate._compat import is_tracer
+from purestate._inspect.donations import note_lost
 from purestate._instance.containers import parts
 from purestate._pack.packed import Packed, is_state_or_packed
 from purestate._schema.aux_data import Aux
@@ -58,7 +59,24 @@ def consume(
             continue  # it stood in two places
         _mark(part, kind if is_one else own, function)
         if own is kind and type(part) is Consumed:
-            seen[kind] = (kind, kind, function)
+            seen[kind] = (kind, kind, function, "")
+
+
+def consume_lost(value: Any, function: str, failure: str) -> None:
+    """Turn States into consumed ones whose buffers went to a call that then failed.
+
+    Args:
+        value: what was donated.
+        function: the name of the function that it was donated to.
+        failure: the class of the exception.
+    """
+    kind = type(value)
+    gone = [leaf for leaf in jax.tree.leaves(value) if was_deleted(leaf)]
+    if gone:
+        note_lost(function, failure, gone)
+        for part in _donated_parts(value):
+            is_one = is_state_class(kind) or kind is Packed
+            _mark(part, kind if is_one else type(part), function, failure)
 
 
 def _donated_parts(value: Any) -> list[Any]:
@@ -118,8 +136,8 @@ def holds_states(value: Any) -> bool:
     return False
 
 
-def _mark(state: Any, donated: type, function: str) -> None:
-    state.__dict__[_WHO] = type(state), donated, function
+def _mark(state: Any, donated: type, function: str, failure: str = "") -> None:
+    state.__dict__[_WHO] = type(state), donated, function, failure
     try:
         _set_class(state, Consumed)
     except TypeError:  # a mixin with slots: jax's own error must do
@@ -149,8 +167,9 @@ class Consumed:
         _refuse(self)
 
     def __repr__(self) -> str:
-        cls, _, function = _get(self, "__dict__")[_WHO]
-        return f"<{cls.__name__}, donated to {function}()>"
+        cls, _, function, failure = _get(self, "__dict__")[_WHO]
+        outcome = ", which failed" if failure else ""
+        return f"<{cls.__name__}, donated to {function}(){outcome}>"
 
     def __eq__(self, other: object) -> NoReturn:
         _refuse(self)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from purestate._compat import UNUSED_DONATION, untyped_jax
+from purestate._inspect.donations import explaining_deleted
 from purestate._inspect.key_paths import path_text
 from purestate._inspect.repr import pformat
 from purestate._schema.text import root_name
@@ -38,6 +39,7 @@ class DonationReport:
         return "\n".join(["donated, but not reused:", *lines])
 
 
+@explaining_deleted()
 def donation_report(fn: Any, state: Any, *args: Any, **kwargs: Any) -> DonationReport:
     """Return which donated leaves of a State were not reused in a call.
 

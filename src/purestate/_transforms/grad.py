@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from purestate._inspect.donations import explain_deleted
 from purestate._inspect.repr import pformat
 from purestate._instance.at import selected_paths
 from purestate._instance.numbers import NUMBERS
@@ -141,9 +142,14 @@ def value_and_grad(
                 positional[n] = one
             return fn(*positional, **kwargs)
 
-        value, found = jax.value_and_grad(
+        of_leaves = jax.value_and_grad(
             of_chosen, has_aux=has_aux, holomorphic=holomorphic
-        )([leaves[i] for i in chosen])
+        )
+        try:
+            value, found = of_leaves([leaves[i] for i in chosen])
+        except RuntimeError as error:
+            explain_deleted(error)
+            raise
         by_index = dict(zip(chosen, found, strict=True))
         gradients = jax.tree.map(
             lambda i: by_index.get(i) if type(i) is _Index else None, part

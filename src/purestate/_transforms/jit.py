@@ -1,7 +1,7 @@
 """`ps.jit`: `jax.jit`, with donation by name and errors that name fields.
 
-A warm call is one Python function around jax's own: what is added runs while jax
-traces, in `except`, or on an instance that was donated and is dead.
+What is given is read once, when a function is decorated; `program` has what happens at
+a call.
 """
 
 import contextlib
@@ -12,19 +12,12 @@ from typing import Any, TypeVar, overload
 
 import jax
 
-from purestate._compat import current_trace, outermost_trace, untyped_jax
-from purestate._host.call.failures import raise_original
-from purestate._host.call.traced_calls import note_call
-from purestate._pack.packed import JITTED, is_state_or_packed
+from purestate._pack.packed import is_jitted, is_state_or_packed
 from purestate._schema.layout import is_state
 from purestate._schema.text import function_name
-from purestate._transforms.consumed import consume
-from purestate._transforms.notes import (
-    add_notes,
-    is_donated_twice,
-    without_shared_buffers,
-)
 from purestate._transforms.parameters import Parameters, as_tuple
+from purestate._transforms.program import Program, calling
+from purestate._transforms.stages import staged
 from purestate._transforms.watch import Watch
 from purestate.errors import JitDeclarationError
 
@@ -160,12 +153,12 @@ def _is_told_by_repr(value: Any) -> bool:
 
 
 def _for_all_instances(function: Any, settings: dict[str, Any]) -> Any:
-    # `functools.wraps` copies attributes: each tells which function it is about.
-    if getattr(function, JITTED, None) is function and settings == _DEFAULTS:
+    if is_jitted(function) and settings == _DEFAULTS:
         return function
     if not all(map(_is_told_by_repr, settings.values())):
         return _compiled(function, **settings)  # shardings and the like
     kept: dict[str, Any]
+    # `functools.wraps` copies attributes, so it tells which function it is about.
     owner, kept = getattr(function, _COMPILED, (None, {}))
     if owner is not function:
         kept = {}
@@ -209,77 +202,26 @@ def _compiled(
     }
     options |= {option: value for option, value in chosen.items() if value}
     watch = Watch(fn, name, donated)
-    jitted: Any = jax.jit(watch.wrapped(), **options)
-
-    def traced(args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments of a call without the static ones."""
-        return (
-            tuple(None if i in static else arg for i, arg in enumerate(args)),
-            {key: None if key in static_names else v for key, v in kwargs.items()},
-        )
-
-    # Two wrappers, so that a call without donation pays for none of it: `plain` is one
-    # Python frame around the fast path of jax.
-    def plain(*args: Any, **kwargs: Any) -> Any:
-        try:
-            out = jitted(*args, **kwargs)
-            if watch.calls_host:
-                _settle(out, wait)
-            return out
-        except Exception as error:
-            raise_original(error)
-            add_notes(error, name, *traced(args, kwargs))
-            raise
-
-    def retried(error: Exception | None, args: Any, kwargs: Any) -> Any:
-        """Call with shared buffers copied, if there are any."""
-        if error is None or is_donated_twice(error):
-            separate = without_shared_buffers(name, donated, args, kwargs)
-            if separate is not None:
-                return jitted(*separate[0], **separate[1])
-        if error is None:
-            return jitted(*args, **kwargs)
-        raise_original(error)
-        add_notes(error, name, *traced(args, kwargs))
-        raise error
-
-    warm = False
-
-    def donating(*args: Any, **kwargs: Any) -> Any:
-        nonlocal warm
-        try:
-            # A first call that the runtime refuses keeps jax from its fast path later.
-            out = jitted(*args, **kwargs) if warm else retried(None, args, kwargs)
-            warm = True
-        except Exception as error:  # noqa: BLE001  # raised again in there
-            out = retried(error, args, kwargs)
-        try:
-            for parameter in donated:
-                value = parameter.read(args, kwargs)
-                consume(value, name, parameter.holds_states, parameter.seen)
-        except Exception:  # noqa: BLE001  # the result must not be lost for a mark
-            pass
-        if watch.calls_host:
-            try:
-                _settle(out, wait)
-            except Exception as error:
-                raise_original(error)
-                raise
-        return out
-
-    call: Any = functools.wraps(fn)(donating if donated else plain)
-    for method in ("lower", "trace", "eval_shape", "clear_cache"):
-        setattr(call, method, getattr(jitted, method))
+    run: Any = jax.jit(watch.wrapped(), **options)
+    program = Program(run, name, watch, donated, static, static_names, wait)
+    call: Any = calling(program, fn)
     if not hasattr(fn, "__name__"):  # a partial object, an instance
         call.__name__ = call.__qualname__ = name
-    setattr(call, JITTED, call)
+    for method in ("lower", "trace", "eval_shape", "clear_cache"):
+        setattr(call, method, _of_jax(call, method))
     return call  # type: ignore[no-any-return]
 
 
-def _settle(out: Any, wait: bool) -> None:
-    """Wait for host functions, whose exceptions would leave a later line."""
-    if current_trace() != outermost_trace():
-        note_call()  # jax kept the inner trace: the outer function calls them as well
-    elif wait:
-        untyped_jax.block_until_ready(out)
-        untyped_jax.effects_barrier()
+def _of_jax(call: Any, name: str) -> Callable[..., Any]:
+    """Return a method of jax's jitted function behind `call`, as a function.
+
+    Its own is a method whose function has another name ("jit_lower"): pools that pickle
+    methods by name, as joblib's do, would look for that.
+    """
+
+    def method(*args: Any, **kwargs: Any) -> Any:
+        program: Program = call.__purestate_jitted__
+        return staged(getattr(program.run, name)(*args, **kwargs), program)
+
+    method.__name__, method.__qualname__ = name, f"{call.__qualname__}.{name}"
+    return method

@@ -7,7 +7,6 @@ where, and one advises what would be refused.
 
 import functools
 import re
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,17 +15,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from purestate._compat import (
+    DELETED,
     DONATED_TWICE,
     NEEDS_A_VALUE,
     is_tracer,
     is_tracing,
 )
+from purestate._inspect.donations import explain_deleted, fate
 from purestate._inspect.key_order import is_unsortable, order_text
 from purestate._inspect.key_paths import path_text
 from purestate._schema.layout import is_state, is_state_class
 from purestate._schema.static_values import Unfit, typed
 from purestate._transforms.consumed import was_deleted
-from purestate.errors import SharedBufferWarning
+from purestate._transforms.watch import warn_caller
+from purestate.errors import ConsumedStateError, SharedBufferWarning
 
 
 def add_notes(
@@ -50,9 +52,14 @@ def add_notes(
         error.add_note(note)
 
 
-def is_donated_twice(error: Exception) -> bool:
+def is_donated_twice(error: BaseException) -> bool:
     """Return whether the runtime refused a buffer that it was given twice."""
     return any(text in str(error) for text in DONATED_TWICE)
+
+
+def is_of_deleted(error: BaseException) -> bool:
+    """Return whether a call was refused an array that was gone before."""
+    return isinstance(error, ConsumedStateError) or bool(DELETED.search(str(error)))
 
 
 def without_shared_buffers(
@@ -84,7 +91,7 @@ def without_shared_buffers(
             copied |= set(givers[1:] if len(givers) == len(users) else givers)
     if not shared:
         return None
-    warnings.warn(SharedBufferWarning(name, shared), stacklevel=4)
+    warn_caller(SharedBufferWarning(name, shared))
 
     def separate(path: Any, leaf: Any) -> Any:
         return leaf.copy() if tuple(path) in copied else leaf
@@ -141,13 +148,15 @@ def _has_arrays(value: Any) -> bool:
 
 
 def _notes(error: Exception, name: str, leaves: list[tuple[str, Any]]) -> Iterator[str]:
-    gone = [place for place, leaf in leaves if was_deleted(leaf)]
-    if gone:
-        yield (
-            f"{_and(gone)} {'was' if len(gone) == 1 else 'were'} donated to an earlier "
-            f"jitted call, which reused the memory. Use the State that this call "
-            f"returned, or copy with jnp.copy before donating."
-        )
+    gone: dict[str, list[str]] = {}
+    for place, leaf in leaves:
+        if was_deleted(leaf):
+            gone.setdefault(fate(leaf), []).append(place)
+    for text, places in gone.items():
+        was = "was" if len(places) == 1 else "were"
+        yield f"{_and(places)} {was} {text}"
+    if not gone:
+        explain_deleted(error)  # of an array that the function closes over
     if NEEDS_A_VALUE in str(error):
         for place, leaf in leaves:
             field = place.rpartition(".")[2]

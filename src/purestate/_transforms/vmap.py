@@ -7,6 +7,7 @@ from typing import Any, ParamSpec, TypeVar
 import jax
 import jax.numpy as jnp
 
+from purestate._inspect.donations import explain_deleted
 from purestate._inspect.key_paths import path_text
 from purestate._schema.text import function_name, root_name
 from purestate.errors import BatchAxisError
@@ -44,6 +45,9 @@ def vmap(
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         try:
             return mapped(*args, **kwargs)
+        except RuntimeError as error:
+            explain_deleted(error)
+            raise
         except ValueError as error:
             try:
                 sizes = _sizes(args, kwargs, in_axes)

@@ -18,6 +18,7 @@ import jax
 from purestate._compat import untyped_jax
 from purestate._host.call.traced_calls import count_calls
 from purestate._inspect.diff import Difference, diff, told_apart
+from purestate._inspect.donations import note_donor
 from purestate._instance.containers import copied_containers, is_same
 from purestate._pack.pack import Given, packed_again, unpacked
 from purestate._pack.packed import Packed
@@ -70,6 +71,7 @@ class Watch:
         def traced(*args: Any, **kwargs: Any) -> Any:
             for parameter in self.donated:
                 parameter.note(args, kwargs)
+                note_donor(self.name, jax.tree.leaves(parameter.read(args, kwargs)))
             is_packed = bool(args) and type(args[0]) is Packed
             args, kwargs, given = unpacked(args, kwargs)
             if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
@@ -97,7 +99,7 @@ class Watch:
             self._last, self._count = seen, self._count + 1
             count = self._count
         if count >= _MANY:
-            _warn(RetraceWarning(self.name, count, "\n".join(map(str, changes))))
+            warn_caller(RetraceWarning(self.name, count, "\n".join(map(str, changes))))
 
     def _compare(
         self,
@@ -116,13 +118,15 @@ class Watch:
             changes = diff(before, first)
             if changes and not all(map(_is_cut_by_gradient, changes)):
                 text = str(changes)
-                _warn(StateDriftWarning(cls, self.name, text, packed=bool(packed)))
+                warn_caller(
+                    StateDriftWarning(cls, self.name, text, packed=bool(packed))
+                )
         elif is_state_class(cls) and not is_same(args[0], before):
-            _warn(InPlaceWarning(cls, self.name))
+            warn_caller(InPlaceWarning(cls, self.name))
         for parameter in self.donated:
             donated = type(parameter.read(args, kwargs))
             if is_state_class(donated) and not _holds(out, donated):
-                _warn(LostUpdateWarning(donated, self.name))
+                warn_caller(LostUpdateWarning(donated, self.name))
 
 
 def _is_cut_by_gradient(change: Difference) -> bool:
@@ -195,7 +199,7 @@ def _placed(name: str, change: Difference) -> Difference:
     return dataclasses.replace(change, path=path)
 
 
-def _warn(warning: Warning) -> None:
+def warn_caller(warning: Warning) -> None:
     """Warn at the line of the user's that led here, past our frames and jax's."""
     depth, frame = 2, sys._getframe(1)  # level 1 is this function itself
     while frame.f_back is not None and _is_library(frame):

@@ -22,8 +22,18 @@ class BatchAxisError(PurestateError, ValueError):
 class ConsumedStateError(PurestateError, RuntimeError):
     """A State was used after it was donated."""
 
-    def __init__(self, cls: type, donated: type, function: str) -> None:
+    def __init__(
+        self, cls: type, donated: type, function: str, failure: str = ""
+    ) -> None:
         whole = "" if cls is donated else f" as part of a {donated.__name__}"
+        if failure:
+            super().__init__(
+                f"this {cls.__name__} was donated to {function}(){whole}, in a call "
+                f"that failed with {failure} and gave nothing back. To go on after a "
+                f"failure, copy it before the call, jax.tree.map(jnp.copy, state), or "
+                f"leave out donate."
+            )
+            return
         super().__init__(
             f"this {cls.__name__} was donated to {function}(){whole}; use the instance "
             f"that it returned. To keep the old one, copy it before the call: "
