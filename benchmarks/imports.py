@@ -20,7 +20,7 @@ NEEDED = "jax.extend"  # by purestate
 _CHILD = """
 import sys, time
 start = time.perf_counter()
-import jax
+{before}
 jax_s = time.perf_counter() - start
 sys.dont_write_bytecode, sys.pycache_prefix = False, {folder!r}
 start = time.perf_counter()
@@ -36,7 +36,7 @@ def measure(clock: Clock, libraries: Sequence[Library], rounds: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name, setup in list(setups.items()):
             try:
-                _seconds(folder, setup)  # writes the bytecode
+                seconds(folder, setup)  # writes the bytecode
             except subprocess.CalledProcessError as error:
                 clock.note("import", SIZE, name, error)
                 del setups[name]
@@ -48,16 +48,22 @@ def measure(clock: Clock, libraries: Sequence[Library], rounds: int) -> None:
 
 
 def _after(folder: str, imports: str) -> float:
-    return _seconds(folder, imports)[1]
+    return seconds(folder, imports)[1]
 
 
 def _jax(folder: str) -> float:
-    return _seconds(folder, "")[0]
+    return seconds(folder, "")[0]
 
 
-def _seconds(folder: str, imports: str) -> tuple[float, float]:
-    source = _CHILD.format(folder=folder, imports=imports)
+def seconds(
+    folder: str,
+    imports: str,
+    before: str = "import jax",
+    env: dict[str, str] | None = None,
+) -> tuple[float, float]:
+    """Return the seconds of `import jax`, or what is before, and of the imports."""
+    source = _CHILD.format(folder=folder, before=before, imports=imports)
     command = [sys.executable, "-W", "ignore", "-c", source]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
     jax_s, after_s = map(float, done.stdout.split())
     return jax_s, after_s

@@ -9,9 +9,9 @@ import pytest
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "benchmarks"
 FILES = sorted(FOLDER.glob("*.py"))
 # From the bottom up: how anything is measured, kept and shown; what is measured, which
-# is all that has no place of its own here; the scripts; and what runs them all.
+# is all that is not named here; the scripts; and what runs them all.
 MEASURING = {"__init__", "samples", "harness", "report", "plots", "script"}
-SUITE = {"page", "__main__"}
+SUITE = {"page", "__main__", "against"}
 
 pytestmark = pytest.mark.skipif(
     not FILES, reason="the benchmarks are not part of every copy"
