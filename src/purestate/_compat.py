@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.core
 import jax.extend.core
 import jax.numpy as jnp
 from jax.core import ShapedArray, Trace
@@ -98,6 +99,11 @@ def outermost_trace() -> object:
     thread.start()  # a new thread is inside of no trace
     thread.join()
     return found[0]
+
+
+def is_inside_trace() -> bool:
+    """Return whether this thread runs a function that some transform has called."""
+    return current_trace() != outermost_trace()
 
 
 def is_tracing() -> bool:

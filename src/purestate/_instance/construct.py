@@ -18,16 +18,11 @@ from purestate._instance.numbers import NUMBERS, strong
 from purestate._instance.pytree import adopt_values
 from purestate._instance.seal import converted, fill_defaults, seal
 from purestate._schema.fields import MISSING, is_initvar
-from purestate._schema.layout import (
-    AUX,
-    FAILED,
-    Layout,
-    is_state_class,
-    layout_of,
-)
+from purestate._schema.layout import Layout, layout_of
+from purestate._schema.marks import AUX, FAILED, OPEN, held_by, is_state_class
+from purestate._schema.marks import store as store  # likewise
 from purestate.errors import DeclarationError, FieldError, FrozenStateError
 
-ASSIGNED = "__purestate_assigned__"  # names that a repeated __post_init__ assigned
 CONVERTED = "__purestate_converted__"  # fields that a base's __init__ converted
 # The keyword by which `dataclasses.replace` hands over what it copies: see `SOURCE_OF`.
 SOURCE = "_ps_source"
@@ -67,27 +62,40 @@ def wrapped_init(cls: type, init: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(init)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        layout = layout_for(self)
-        if layout.bare:
-            layout.cls._ps_awaken()  # type: ignore[attr-defined]
-        if layout.init is not cls:  # called through super(): the outermost one seals
-            return init(self, *args, **kwargs)
-        if AUX in self.__dict__:
-            raise FrozenStateError.constructing(type(self))
-        if SOURCE in kwargs:
-            return adopt(self, kwargs.pop(SOURCE), kwargs)
-        try:
-            init(self, *args, **kwargs)
-            if any(name not in self.__dict__ for name in layout.derived):
-                self.__post_init__()  # as every replace will
-            finish(self, self.__dict__.pop(CONVERTED, ()), "__init__")
-        except BaseException as error:
-            failed(self, layout, error, "__init__")
-            raise
-        return None
+        run_init(self, cls, init, args, kwargs)  # cloudpickle carries these lines
 
     setattr(__init__, WRAPS, init)
     return __init__
+
+
+def run_init(
+    self: Any,
+    cls: type,
+    init: Callable[..., None],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> None:
+    """Run the hand-written `__init__` of `cls`, and seal the instance if it is its."""
+    layout = layout_for(self)
+    if layout.bare:
+        layout.cls._ps_awaken()  # type: ignore[attr-defined]
+    if layout.init is not cls:  # called through super(): the outermost one seals
+        return init(self, *args, **kwargs)
+    held = held_by(self)
+    if AUX in held:
+        raise FrozenStateError.constructing(type(self))
+    if SOURCE in kwargs:
+        return adopt(self, kwargs.pop(SOURCE), kwargs)
+    held[OPEN] = True
+    try:
+        init(self, *args, **kwargs)
+        if any(name not in held for name in layout.derived):
+            self.__post_init__()  # as every replace will
+        finish(self, held.pop(CONVERTED, ()), "__init__")
+    except BaseException as error:
+        failed(self, layout, error, "__init__")
+        raise
+    return None
 
 
 def awakened(self: Any, layout: Layout, scope: dict[str, Any]) -> None:
@@ -141,7 +149,7 @@ def adopts(self: Any, unknown: dict[str, Any], given: Mapping[str, Any]) -> bool
         FrozenStateError: the instance is constructed already.
     """
     cls = type(self)
-    if AUX in self.__dict__:
+    if AUX in held_by(self):
         raise FrozenStateError.constructing(cls)
     if SOURCE in unknown:
         source = unknown.pop(SOURCE)
@@ -167,7 +175,7 @@ def adopt(self: Any, source: Any, given: Mapping[str, Any]) -> None:
 
     [1] https://docs.python.org/3/library/dataclasses.html#dataclasses.replace
     """
-    specs, held = layout_of(type(self)).specs, dict(source.__dict__)
+    specs, held = layout_of(type(self)).specs, dict(held_by(source))
     # An InitVar that was not given comes with its default.
     held |= {name: s.default for name, s in specs.items() if is_initvar(s)}
     changes = {
@@ -175,7 +183,7 @@ def adopt(self: Any, source: Any, given: Mapping[str, Any]) -> None:
         for name, value in given.items()
         if name in specs and held.get(name, MISSING) is not value
     }
-    adopt_values(self, dict(source.replace(**changes).__dict__))
+    adopt_values(self, dict(held_by(source.replace(**changes))))
 
 
 def base_init(
@@ -191,7 +199,7 @@ def base_init(
     """
     layout_for(self)
     values = {name: scope[name] for name in layout.names if name in scope}
-    held = self.__dict__
+    held = held_by(self)
     held.update(values)
     held[CONVERTED] = (*held.get(CONVERTED, ()), *values)
     if hasattr(self, "__post_init__"):
@@ -207,7 +215,7 @@ def finish(self: Any, done: Iterable[str], where: str) -> None:
         where: the name of the method that should have set all fields, or empty.
     """
     layout = layout_of(type(self))
-    values = self.__dict__
+    values = held_by(self)
     fill_defaults(layout, values, where)
     for name in layout.converters:
         if name not in done:
@@ -234,10 +242,11 @@ def failed(
     Raises:
         FieldError: for an `ArgumentMissing`, with the name of every one.
     """
-    held = self.__dict__
+    held = held_by(self)
     if AUX not in held:
         if where:
             note_construction(error, layout, where, held)
+        held.pop(OPEN, None)
         held[FAILED] = True
     if type(error) is ArgumentMissing and scope is not None:
         required = [

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 from purestate._instance.checks import check_strict, run_checks
-from purestate._instance.construct import ASSIGNED, failed
+from purestate._instance.construct import failed
 from purestate._instance.draft import settled
 from purestate._instance.numbers import NUMBERS, strong
 from purestate._instance.pytree import new_instance
 from purestate._instance.seal import converted, default_of, seal, store_static
 from purestate._schema.fields import MISSING
 from purestate._schema.layout import Layout, layout_of
+from purestate._schema.marks import OPEN, held_by
 from purestate._schema.view import view_names
 from purestate.errors import DerivedFieldError, FieldError
 
@@ -79,7 +80,7 @@ def replaced(self: _S, changes: dict[str, Any]) -> _S:
     """
     layout = layout_of(type(self))
     self = settled(self)
-    held = self.__dict__
+    held = held_by(self)
     for name in changes:
         if name not in layout.stored and name not in layout.initvars:
             views = view_names(layout.cls)
@@ -154,15 +155,15 @@ def _rederived(
     start = {n: new.get(n, old[n]) for n in layout.names if n not in preset}
     start |= {n: v for n, v in preset.items() if v is not MISSING}
     made = new_instance(layout.cls, start)
-    held = made.__dict__
+    held = held_by(made)
     assigned: set[str] = set()
-    held[ASSIGNED] = assigned
+    held[OPEN] = assigned
     try:
         made.__post_init__(*initvars)
     except BaseException as error:
         failed(made, layout, error, "__post_init__")
         raise
-    del held[ASSIGNED]
+    del held[OPEN]
     for name in layout.derived:
         if name in assigned or held.get(name, preset[name]) is not preset[name]:
             if name in new:

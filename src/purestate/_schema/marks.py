@@ -12,7 +12,7 @@ from typing import Any
 
 LAYOUT = "__purestate_layout__"  # on a class: its record
 AUX = "__purestate_aux__"  # its static values; the instance is finished
-OPEN = "__purestate_open__"  # user code constructs it: True, or names that it assigned
+OPEN = "__purestate_open__"  # user code makes it: True, or a set for what it assigns
 DRAFT = "__purestate_draft__"  # it is a draft: its block and its source
 FAILED = "__purestate_failed__"  # its constructor raised
 

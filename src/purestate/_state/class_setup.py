@@ -17,9 +17,11 @@ from purestate._instance.copies import wrapped_setstate
 from purestate._instance.pytree import register
 from purestate._instance.replace import replace
 from purestate._schema.annotations import array_dtypes
+from purestate._schema.aux_data import aux_table
 from purestate._schema.class_body import read_body
 from purestate._schema.fields import is_initvar, is_static, is_stored
-from purestate._schema.layout import LAYOUT, Layout, is_state_class, layout_of
+from purestate._schema.layout import Layout, layout_of
+from purestate._schema.marks import LAYOUT, is_state_class
 from purestate._state.cloudpickle import is_bare, refilled
 from purestate._state.dataclass import become_dataclass, declared_fields
 from purestate._state.generated import make_init, make_replace
@@ -121,6 +123,7 @@ def _fill(
     layout.names = tuple(stored)
     layout.data = tuple(name for name in stored if not is_static(specs[name]))
     layout.static = tuple(name for name in stored if is_static(specs[name]))
+    layout.table = aux_table(cls.__module__, cls.__qualname__, layout.static)
     layout.stored, layout.static_names = frozenset(stored), frozenset(layout.static)
     layout.arrays = cls.__dict__.get(_ARRAYS) or _arrays(cls, layout, own)
     setattr(cls, _ARRAYS, layout.arrays)  # for cloudpickle, which copies annotations

@@ -17,7 +17,8 @@ from typing import Any
 
 from purestate._instance.construct import SOURCE
 from purestate._schema.fields import is_initvar, is_stored
-from purestate._schema.layout import Layout, is_state_class
+from purestate._schema.layout import Layout
+from purestate._schema.marks import is_state_class
 
 FIELDS = "__dataclass_fields__"
 _PARAMETERS = "__dataclass_params__"

@@ -23,7 +23,8 @@ from purestate._instance.pytree import store_lines
 from purestate._instance.replace import replace, replaced
 from purestate._instance.source import define
 from purestate._schema.fields import MISSING, is_initvar, is_stored
-from purestate._schema.layout import AUX, Layout
+from purestate._schema.layout import Layout
+from purestate._schema.marks import AUX, OPEN
 from purestate.errors import DeclarationError
 
 _REPLACE = inspect.signature(replace)
@@ -74,7 +75,7 @@ class _Body:
                     _ps_aux = None
                 if _ps_aux is None:
                     ...
-                _ps_set(_ps_self, '__dict__', {'cache': cache, ...: _ps_aux})
+                _ps.store(_ps_self, {'cache': cache, ...: _ps_aux})
             except _ps_builtins.BaseException as _ps_error:
                 ...                                        # freezes, explains, raises
 
@@ -95,9 +96,8 @@ class _Body:
             # What every construction reads, without a look into a module.
             "_ps_type": type,
             "_ps_cls": layout.cls,
-            "_ps_set": object.__setattr__,
             "_ps_missing": Missing,
-            "_ps_interned": layout.interned,
+            "_ps_interned": layout.table.plain,
             "_ps_aux": layout.aux,
             "_ps_array": Missing,  # becomes jax's own class once an array was seen
         }
@@ -119,7 +119,7 @@ class _Body:
             # A class that cloudpickle has filled after it was made: see there.
             "if _ps_layout.bare:",
             "    return _ps.awakened(_ps_self, _ps_layout, _ps_builtins.locals())",
-            "_ps_dict = _ps_self.__dict__",
+            "_ps_dict = _ps.held_by(_ps_self)",
             # Unknown names, a second call, or dataclasses.replace; all of them rare,
             # and told by two truth values.
             "if _ps_unknown or _ps_dict:",
@@ -201,15 +201,18 @@ class _Body:
                 f"    _ps_aux = _ps_layout.intern({{{values}}})",
                 f"    {''.join(f'{name}, ' for name in names)} = _ps_aux.values",
             ]
-        lines += store_lines({name: name for name in stored} | {AUX: "_ps_aux"})
+        lines += store_lines(
+            {name: name for name in stored} | {AUX: "_ps_aux"}, "_ps.store"
+        )
         checks = ["_ps.run_checks(_ps_self, _ps_layout)"] if self.layout.checks else []
         return lines + checks
 
     def slow_end(self, stored: list[str], initvars: str) -> list[str]:
         call = [f"_ps_self.__post_init__({initvars})"] if self.where else []
         return [
-            *(f"_ps_self.__dict__[{name!r}] = {name}" for name in stored),
-            *(f"_ps_self.__dict__[{s.name!r}] = {self.made(s)}" for s in self.preset),
+            *(f"_ps_dict[{name!r}] = {name}" for name in stored),
+            *(f"_ps_dict[{s.name!r}] = {self.made(s)}" for s in self.preset),
+            f"_ps_dict[{OPEN!r}] = True",
             *call,
             f"_ps.finish(_ps_self, {tuple(stored)!r}, {self.where!r})",
         ]
@@ -221,6 +224,8 @@ def make_replace(layout: Layout) -> Callable[..., Any] | None:
         return None
     layout.namespace |= {
         "_ps_plain": layout.plain,
+        "_ps": construct,
+        "_ps_cls": layout.cls,
         "_ps_replaced": replaced,
         "_ps_weak": NUMBERS,
         "_ps_new": object.__new__,
@@ -233,18 +238,18 @@ def make_replace(layout: Layout) -> Callable[..., Any] | None:
         "    if type(_ps_value) in _ps_weak:",
         "        return _ps_replaced(_ps_self, _ps_changes)",
     ]
-    build = ["_ps_set(_ps_made, '__dict__', {**_ps_self.__dict__, **_ps_changes})"]
+    build = ["_ps.store(_ps_made, {**_ps.held_by(_ps_self), **_ps_changes})"]
     if fills_dict(len(layout.names) + 1):
         build = [
-            "_ps_dict = _ps_made.__dict__",
-            "_ps_dict.update(_ps_self.__dict__)",
+            "_ps_dict = _ps.held_by(_ps_made)",
+            "_ps_dict.update(_ps.held_by(_ps_self))",
             "_ps_dict.update(_ps_changes)",
         ]
     function = define(
         layout.cls,
         "replace(_ps_self, /, **_ps_changes)",
         [
-            f"_ps_is_plain = {AUX!r} in _ps_self.__dict__",
+            f"_ps_is_plain = {AUX!r} in _ps.held_by(_ps_self)",
             "if not _ps_is_plain or not _ps_changes.keys() <= _ps_plain:",
             "    return _ps_replaced(_ps_self, _ps_changes)",
             *(numbers if layout.arrays else []),

@@ -1,5 +1,6 @@
 """Mistakes in constructing, updating and comparing States."""
 
+import types
 from collections.abc import Iterable, Mapping
 
 import jax
@@ -144,6 +145,15 @@ class FrozenStateError(PurestateError, AttributeError):
         )
 
     @classmethod
+    def unmade(cls, owner: type, name: str) -> "FrozenStateError":
+        """Return the error for assigning to an instance that no constructor makes."""
+        return cls(
+            f"cannot assign {owner.__name__}.{name}: this {owner.__name__} was made by "
+            f"object.__new__, and no constructor of it is running. Construct it, "
+            f"{owner.__name__}(...)."
+        )
+
+    @classmethod
     def deleting(cls, owner: type, name: str) -> "FrozenStateError":
         """Return the error for deleting an attribute before the instance is frozen."""
         return cls(
@@ -234,7 +244,6 @@ def _static_advice(name: str, value: object) -> str:
         return f"Make {name} an ordinary field: drop ps.static() from its declaration."
     containers: Mapping[type, str] = {
         list: "tuple(...)",
-        dict: "tuple(sorted(d.items()))",
         set: "frozenset(...)",
         bytearray: "bytes(...)",
     }
@@ -244,6 +253,28 @@ def _static_advice(name: str, value: object) -> str:
                 f"Pass {instead} instead (converter= in ps.static() can do that), or "
                 f"make {name} an ordinary field if it holds arrays."
             )
+    if isinstance(value, dict):
+        return (
+            f"Make it a dataclass, @dataclasses.dataclass(frozen=True), whose values "
+            f"are read by name, or make {name} an ordinary field if it holds arrays."
+        )
+    if isinstance(value, types.MethodType | types.BuiltinMethodType):
+        owner = type(value.__self__).__name__
+        what = f"{owner}.{value.__name__}, obj"
+        if isinstance(value.__self__, jax.Array):
+            what = f"jnp.{value.__name__}, array"
+        return (
+            f"A method carries its object, whose arrays would be constants of the "
+            f"program. Make {name} an ordinary field that holds "
+            f"jax.tree_util.Partial({what}), or a property that returns the method."
+        )
+    if isinstance(value, types.FunctionType):
+        return (
+            f"It refers to a tracer, by a closure or a default, and would outlive it. "
+            f"Make {name} an ordinary field that holds "
+            f"jax.tree_util.Partial(function, value), with the traced value as an "
+            f"argument."
+        )
     return (
         f"Give {type(value).__name__} a __hash__ and an __eq__ by value, or make "
         f"{name} an ordinary field."

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 from typing import Any
 
-from purestate._schema.layout import is_state
+from purestate._schema.marks import is_state
 
 Way = tuple[tuple[str, Any], ...]
 

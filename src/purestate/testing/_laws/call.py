@@ -9,7 +9,7 @@ import numpy as np
 from purestate._compat import LEAKED, UNUSED_DONATION
 from purestate._inspect.diff import diff
 from purestate._inspect.key_paths import path_text
-from purestate._inspect.tracers import find_tracers
+from purestate._schema.tracers import find_tracers
 from purestate.errors._text import error_text
 from purestate.testing._cases.call import Call
 from purestate.testing._cases.fresh import fresh

@@ -9,7 +9,7 @@ import numpy as np
 
 from purestate._compat import UNUSED_DONATION
 from purestate._inspect.key_paths import path_text
-from purestate._inspect.tracers import find_tracers
+from purestate._schema.tracers import find_tracers
 from purestate._transforms.grad import grad
 from purestate.testing._cases.fresh import fresh
 from purestate.testing._cases.state import REFUSED, StateCase

@@ -9,8 +9,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from purestate._schema.layout import is_state_class, layout_of
+from purestate._schema.layout import layout_of
 from purestate._schema.leaves import is_key
+from purestate._schema.marks import is_state_class
 from purestate.errors._text import error_text
 from purestate.testing._cases.state import REFUSED, StateCase
 from purestate.testing._laws.law import Broken, law, same_as

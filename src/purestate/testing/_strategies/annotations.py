@@ -21,7 +21,7 @@ import numpy as np
 
 from purestate._instance.numbers import NUMBERS
 from purestate._schema.annotations import array_dtypes, evaluated
-from purestate._schema.layout import is_state_class
+from purestate._schema.marks import is_state_class
 from purestate.errors import StrategyError
 from purestate.testing._strategies.arrays import draw_array, draw_numpy, keys
 from purestate.testing._strategies.construct import ABSENT, Parameter, construct
