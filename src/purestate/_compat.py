@@ -9,6 +9,7 @@ import functools
 import inspect
 import sys
 import threading
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -70,6 +71,12 @@ def revived_field(spec: dataclasses.Field[Any]) -> dataclasses.Field[Any]:
 def field_kind(spec: dataclasses.Field[Any]) -> str:
     """Return "_FIELD", "_FIELD_INITVAR" or "_FIELD_CLASSVAR"."""
     return str(spec._field_type.name)  # type: ignore[attr-defined]
+
+
+def decorates_frozen(frame: types.FrameType) -> bool:
+    """Return whether a frame is that of `dataclasses` making a frozen dataclass."""
+    is_theirs = frame.f_globals.get("__name__") == "dataclasses"
+    return is_theirs and frame.f_locals.get("frozen") is True
 
 
 def is_written_by_dataclasses(function: object) -> bool:

@@ -14,10 +14,10 @@ import jax
 
 from purestate._compat import is_tracer
 from purestate._instance.checks import run_checks as run_checks  # generated source's
-from purestate._instance.numbers import NUMBERS, strong
+from purestate._instance.numbers import is_number, strong
 from purestate._instance.pytree import adopt_values
 from purestate._instance.seal import converted, fill_defaults, seal
-from purestate._schema.fields import MISSING, is_initvar
+from purestate._schema.fields import MISSING, is_initvar, is_stored
 from purestate._schema.layout import Layout, layout_of
 from purestate._schema.marks import AUX, FAILED, OPEN, held_by, is_state_class
 from purestate._schema.marks import store as store  # likewise
@@ -89,7 +89,7 @@ def run_init(
     held[OPEN] = True
     try:
         init(self, *args, **kwargs)
-        if any(name not in held for name in layout.derived):
+        if any(name not in held for name in (*layout.derived, *layout.started)):
             self.__post_init__()  # as every replace will
         finish(self, held.pop(CONVERTED, ()), "__init__")
     except BaseException as error:
@@ -124,7 +124,7 @@ def need() -> NoReturn:
 
 def number(layout: Layout, name: str, value: Any) -> Any:
     """Return what an array field stores for a value that is not a plain jax array."""
-    if type(value) in NUMBERS:
+    if is_number(value):
         return strong(layout, name, value)
     if value is Missing:
         raise ArgumentMissing
@@ -153,7 +153,9 @@ def adopts(self: Any, unknown: dict[str, Any], given: Mapping[str, Any]) -> bool
         raise FrozenStateError.constructing(cls)
     if SOURCE in unknown:
         source = unknown.pop(SOURCE)
-        adopt(self, source, {n: v for n, v in given.items() if v is not Missing})
+        specs = layout_of(cls).specs
+        fields = {n: v for n, v in given.items() if n in specs and v is not Missing}
+        adopt(self, source, fields | unknown)
         return True
     if not unknown:
         return False
@@ -163,8 +165,12 @@ def adopts(self: Any, unknown: dict[str, Any], given: Mapping[str, Any]) -> bool
             f"{cls.__name__} does not take {name!r}, which is declared with "
             f"init=False: set it in __post_init__, or drop init=False."
         )
-    taken = [s.name for s in layout_of(cls).specs.values() if s.init]
-    raise FieldError.unknown(cls, name, taken)
+    raise FieldError.unknown(cls, name, _parameters(layout_of(cls)))
+
+
+def _parameters(layout: Layout) -> list[str]:
+    specs = layout.specs.values()
+    return [s.name for s in specs if s.init and (is_stored(s) or is_initvar(s))]
 
 
 def adopt(self: Any, source: Any, given: Mapping[str, Any]) -> None:
@@ -175,13 +181,19 @@ def adopt(self: Any, source: Any, given: Mapping[str, Any]) -> None:
 
     [1] https://docs.python.org/3/library/dataclasses.html#dataclasses.replace
     """
-    specs, held = layout_of(type(self)).specs, dict(held_by(source))
-    # An InitVar that was not given comes with its default.
-    held |= {name: s.default for name, s in specs.items() if is_initvar(s)}
+    layout, held = layout_of(type(self)), dict(held_by(source))
+    for name in given.keys() - _parameters(layout):
+        raise FieldError.unknown(layout.cls, name, layout.names)
+    # An InitVar that was not given comes with its default; without a __post_init__ it
+    # does nothing.
+    unused = {
+        n for n, s in layout.specs.items() if is_initvar(s)
+    } - layout.initvars.keys()
+    held |= {name: spec.default for name, spec in layout.initvars.items()}
     changes = {
         name: value
         for name, value in given.items()
-        if name in specs and held.get(name, MISSING) is not value
+        if name not in unused and held.get(name, MISSING) is not value
     }
     adopt_values(self, dict(held_by(source.replace(**changes))))
 

@@ -19,7 +19,7 @@ import jax
 from purestate._compat import current_trace, is_tracer, outermost_trace
 from purestate._inspect.key_paths import path_text
 from purestate._instance.containers import is_same, parts, rebuilt
-from purestate._instance.numbers import NUMBERS, strong
+from purestate._instance.numbers import holds_flags, is_number, strong
 from purestate._instance.pytree import adopt_values, new_instance, sealed_aux
 from purestate._schema.layout import layout_of
 from purestate._schema.marks import AUX, DRAFT, held_by, is_state, is_state_class
@@ -166,7 +166,11 @@ class Draft(Generic[_S]):
         if name not in layout.converters:  # which run at the end of the block
             if name in layout.static:
                 layout.fit(name, value)
-            elif name in layout.arrays and type(value) in NUMBERS:
+            elif (
+                name in layout.arrays
+                and is_number(value)
+                and not holds_flags(held_by(draft)[DRAFT][1])
+            ):
                 value = strong(layout, name, value, held_by(draft).get(name))
         held = held_by(draft)
         held[name] = value

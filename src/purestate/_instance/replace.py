@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 from purestate._instance.checks import check_strict, run_checks
 from purestate._instance.construct import failed
 from purestate._instance.draft import settled
-from purestate._instance.numbers import NUMBERS, strong
+from purestate._instance.numbers import holds_flags, is_number, strong
 from purestate._instance.pytree import new_instance
 from purestate._instance.seal import converted, default_of, seal, store_static
 from purestate._schema.fields import MISSING
@@ -87,12 +87,18 @@ def replaced(self: _S, changes: dict[str, Any]) -> _S:
             if name in views:
                 return _through_views(self, layout, changes, views)
             raise FieldError.unknown(layout.cls, name, (*layout.names, *views))
-    new = {
-        name: _arriving(layout, name, value, held[name])
-        for name, value in changes.items()
-        if name in layout.stored
-    }
-    if layout.derived or any(name in changes for name in layout.initvars):
+    new = {name: value for name, value in changes.items() if name in layout.stored}
+    changed = [
+        name for name, value in new.items() if _is_made_anew(layout, name, value)
+    ]
+    if changed and not holds_flags(self):
+        new |= {
+            name: _arriving(layout, name, new[name], held[name]) for name in changed
+        }
+    named = [name for name in layout.initvars if name in changes]
+    if layout.derived or named:
+        if not layout.derived and layout.started:
+            raise FieldError.started(layout.cls, named[0], layout.started)
         initvars = _initvar_values(layout, changes)
         derived: _S = _rederived(layout, held, new, initvars)
         return derived
@@ -123,10 +129,15 @@ def _through_views(
     return found
 
 
+def _is_made_anew(layout: Layout, name: str, value: Any) -> bool:
+    """Return whether a value is stored otherwise than it is given."""
+    return name in layout.converters or (is_number(value) and name in layout.arrays)
+
+
 def _arriving(layout: Layout, name: str, value: Any, old: Any) -> Any:
     if name in layout.converters:
         value = converted(layout, name, value)
-    weak = name in layout.arrays and type(value) in NUMBERS
+    weak = name in layout.arrays and is_number(value)
     return strong(layout, name, value, old) if weak else value
 
 
@@ -172,6 +183,8 @@ def _rederived(
                 held[name] = converted(layout, name, held[name])
         else:
             held[name] = new.get(name, old[name])
+    for name in layout.started:  # what it starts them with again is dropped
+        held[name] = new.get(name, old[name])
     if layout.strict:
         check_strict(layout, old, {name: held[name] for name in layout.names})
     seal(made, layout)

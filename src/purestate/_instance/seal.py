@@ -10,7 +10,7 @@ from typing import Any
 from purestate._compat import fills_dict
 from purestate._inspect.repr import pformat
 from purestate._instance.checks import run_checks
-from purestate._instance.numbers import NUMBERS, strong
+from purestate._instance.numbers import is_number, strong
 from purestate._schema.layout import Layout
 from purestate._schema.marks import AUX, OPEN, held_by, store
 from purestate.errors import UnsetFieldError
@@ -57,7 +57,7 @@ def seal(self: Any, layout: Layout) -> None:
     """End an instance's construction: numbers become arrays, freeze it, check it."""
     values = held_by(self)
     for name in layout.arrays:
-        if type(values[name]) in NUMBERS:
+        if is_number(values[name]):
             values[name] = strong(layout, name, values[name])
     freeze(self, layout)
     run_checks(self, layout)

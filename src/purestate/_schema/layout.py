@@ -23,7 +23,8 @@ class Layout:
         arrays: data fields annotated as arrays, with the dtypes that they admit.
         converters: fields with a `converter=`.
         checks: the `__check__` functions of the class and its bases, base first.
-        derived: `init=False` fields of a class with a `__post_init__`.
+        derived: `init=False` fields that `__post_init__` computes, at each replace too.
+        started: those that it only starts, `derived=False`.
         cached: names of `functools.cached_property` attributes.
         strict: whether updates must keep shape, dtype and structure.
         init: the class whose hand-written `__init__` constructs it, None if generated.
@@ -50,6 +51,7 @@ class Layout:
         self.converters: dict[str, Callable[[Any], Any]] = {}
         self.checks: tuple[tuple[type, Callable[[Any], object]], ...] = ()
         self.derived: tuple[str, ...] = ()
+        self.started: tuple[str, ...] = ()
         self.cached: frozenset[str] = frozenset()
         self.strict = False
         self.init: type | None = None

@@ -18,7 +18,7 @@ from typing import Any
 from purestate._compat import fills_dict
 from purestate._instance import construct
 from purestate._instance.construct import Missing
-from purestate._instance.numbers import NUMBERS
+from purestate._instance.numbers import NOT_NUMBERS
 from purestate._instance.pytree import store_lines
 from purestate._instance.replace import replace, replaced
 from purestate._instance.source import define
@@ -227,7 +227,7 @@ def make_replace(layout: Layout) -> Callable[..., Any] | None:
         "_ps": construct,
         "_ps_cls": layout.cls,
         "_ps_replaced": replaced,
-        "_ps_weak": NUMBERS,
+        "_ps_others": NOT_NUMBERS,
         "_ps_new": object.__new__,
     }
     # The dict of the old instance is copied whole, its mark included: the static values
@@ -235,7 +235,7 @@ def make_replace(layout: Layout) -> Callable[..., Any] | None:
     # converter, a wrong name, a Python number for an array.
     numbers = [
         "for _ps_value in _ps_changes.values():",
-        "    if type(_ps_value) in _ps_weak:",
+        "    if type(_ps_value) not in _ps_others:",
         "        return _ps_replaced(_ps_self, _ps_changes)",
     ]
     build = ["_ps.store(_ps_made, {**_ps.held_by(_ps_self), **_ps_changes})"]
@@ -259,7 +259,8 @@ def make_replace(layout: Layout) -> Callable[..., Any] | None:
         ],
         layout.namespace,
     )
-    function.__doc__ = replace.__doc__
+    # Without its examples, which would be doctests of every class of a user.
+    function.__doc__ = str(replace.__doc__).partition("    >>>")[0].rstrip()
     function.__signature__ = _REPLACE  # type: ignore[attr-defined]
     function.__purestate_generated__ = True  # type: ignore[attr-defined]
     return function

@@ -26,7 +26,7 @@ from purestate._schema.marks import AUX, DRAFT, FAILED, OPEN, Holder, held_by, v
 from purestate._schema.view import view_names
 from purestate._state.class_setup import awaken, set_up
 from purestate._state.dataclass import become_root
-from purestate.errors import FrozenStateError, UndeclaredFieldError
+from purestate.errors import DeclarationError, FrozenStateError, UndeclaredFieldError
 
 if TYPE_CHECKING:
     from typing import Self
@@ -49,6 +49,7 @@ class State(Holder):
     Class keywords:
         kw_only: make the fields keyword-only, as in `dataclasses.dataclass`.
         strict: updates must keep every field's shape, dtype and structure.
+        frozen: True, the default, is all that it can be.
 
     Hooks that a subclass may define:
         `__init__`: assigns fields with `self.x = ...`.
@@ -136,10 +137,33 @@ class State(Holder):
         """
         return Draft(self)
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if type(self) is State:
+            raise TypeError(
+                "State is a base class without fields: write a class, "
+                "`class Box(ps.State): ...`, and make instances of that."
+            )
+        super().__init__(*args, **kwargs)
+
     def __init_subclass__(
-        cls, *, kw_only: bool = False, strict: bool | None = None, **kwargs: Any
+        cls,
+        *,
+        kw_only: bool = False,
+        strict: bool | None = None,
+        frozen: bool = True,
+        **kwargs: Any,
     ) -> None:
-        super().__init_subclass__(**kwargs)
+        if not frozen:
+            raise DeclarationError(
+                f"{cls.__name__} has frozen=False, and every State is frozen: update "
+                f"it with replace, at or draft."
+            )
+        try:
+            super().__init_subclass__(**kwargs)
+        except TypeError as error:
+            if kwargs and "takes no keyword arguments" in str(error):
+                raise DeclarationError.keyword(cls, next(iter(kwargs))) from None
+            raise
         set_up(cls, State, kw_only=kw_only, strict=strict)
 
     @classmethod

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from purestate._inspect.repr import pformat
 from purestate._instance.at import selected_paths
-from purestate._instance.numbers import NUMBERS
+from purestate._instance.numbers import is_number
 from purestate._instance.pytree import new_instance
 from purestate._schema.layout import state_layout
 from purestate._schema.marks import held_by
@@ -194,6 +194,6 @@ def _follow(tree: Any, path: tuple[tuple[str, Any], ...]) -> Any:
 
 
 def _is_a(leaf: Any, kind: Any) -> bool:
-    if isinstance(leaf, type) or not (hasattr(leaf, "dtype") or type(leaf) in NUMBERS):
+    if isinstance(leaf, type) or not (hasattr(leaf, "dtype") or is_number(leaf)):
         return False  # a function, a string: passed through
     return jnp.issubdtype(jax.dtypes.result_type(leaf), kind)

@@ -1,5 +1,6 @@
 """Mistakes in constructing, updating and comparing States."""
 
+import dataclasses
 import types
 from collections.abc import Iterable, Mapping
 
@@ -19,6 +20,18 @@ class FieldError(PurestateError, TypeError):
     @classmethod
     def unknown(cls, owner: type, name: str, known: Iterable[str]) -> "FieldError":
         """Return the error for a name that is not a field of `owner`."""
+        known = tuple(known)
+        if name in getattr(owner, "__dataclass_fields__", {}) and name not in known:
+            return cls(
+                f"{owner.__name__}.{name} is a ClassVar or an InitVar, which instances "
+                f"do not hold: set it on the class, or declare it as a field."
+            )
+        specs = getattr(owner, "__dataclass_fields__", {})
+        if name in specs and name not in known:
+            return cls(
+                f"{owner.__name__}.{name} is a ClassVar or an InitVar, so instances do "
+                f"not hold it: set it on the class, or declare it as a field."
+            )
         return cls(f"{owner.__name__} has no field {name!r}; {nearest(name, known)}")
 
     @classmethod
@@ -32,6 +45,16 @@ class FieldError(PurestateError, TypeError):
         return cls(
             f"{owner.__name__} needs a value for {some} {', '.join(listed)}: "
             f"write {call}, or give {listed[0]} a default."
+        )
+
+    @classmethod
+    def started(cls, owner: type, name: str, fields: Iterable[str]) -> "FieldError":
+        """Return the error for an `InitVar` in an update that has no use for it."""
+        listed = ", ".join(fields)
+        return cls(
+            f"{owner.__name__}.replace was given the InitVar {name}, which starts "
+            f"{listed} when a {owner.__name__} is made and has no effect later: "
+            f"replace {listed}, or construct another."
         )
 
 
@@ -80,7 +103,8 @@ class DerivedFieldError(FieldError):
         super().__init__(
             f"{cls.__name__}.{name} is computed in __post_init__, which runs again at "
             f"every replace, so a value given for it would be lost. Replace what it is "
-            f"computed from, or declare it without init=False."
+            f"computed from. If __post_init__ only starts it, declare it with "
+            f"ps.field(init=False, derived=False)."
         )
 
 
@@ -109,7 +133,7 @@ class StaticFieldError(PurestateError, TypeError):
         )
 
 
-class FrozenStateError(PurestateError, AttributeError):
+class FrozenStateError(PurestateError, dataclasses.FrozenInstanceError):
     """Assignment to, or deletion of, an attribute of a finished State."""
 
     def __init__(self, text: str) -> None:
