@@ -108,12 +108,14 @@ def awakened(self: Any, layout: Layout, scope: dict[str, Any]) -> None:
     """
     cls: Any = layout.cls
     cls._ps_awaken()
-    unknown = scope.pop("_ps_unknown")
+    unknown, more = scope.pop("_ps_unknown"), scope.pop("_ps_more")
     given = {
         name: value
         for name, value in scope.items()
         if name in layout.specs and value is not Missing
     }
+    if more:
+        raise _too_many(layout, len(more))
     cls.__dict__["__init__"](self, **given, **unknown)
 
 
@@ -133,7 +135,7 @@ def number(layout: Layout, name: str, value: Any) -> Any:
     return value
 
 
-def adopts(self: Any, unknown: dict[str, Any], given: Mapping[str, Any]) -> bool:
+def adopts(self: Any, layout: Layout, given: Mapping[str, Any]) -> bool:
     """Return whether a generated `__init__` served `dataclasses.replace`, and is done.
 
     Called for unknown names and for an instance that is not empty: a subclass may have
@@ -141,14 +143,15 @@ def adopts(self: Any, unknown: dict[str, Any], given: Mapping[str, Any]) -> bool
 
     Args:
         self: the instance.
-        unknown: the keyword arguments that are no parameters.
+        layout: the record of the class whose `__init__` it is.
         given: the local variables of that `__init__`, parameters by name among them.
 
     Raises:
         FieldError: a name that is not a field, or is declared with `init=False`.
         FrozenStateError: the instance is constructed already.
+        TypeError: too many positional arguments.
     """
-    cls = type(self)
+    cls, unknown = type(self), given["_ps_unknown"]
     if AUX in held_by(self):
         raise FrozenStateError.constructing(cls)
     if SOURCE in unknown:
@@ -157,6 +160,8 @@ def adopts(self: Any, unknown: dict[str, Any], given: Mapping[str, Any]) -> bool
         fields = {n: v for n, v in given.items() if n in specs and v is not Missing}
         adopt(self, source, fields | unknown)
         return True
+    if given["_ps_more"]:
+        raise _too_many(layout, len(given["_ps_more"]))
     if not unknown:
         return False
     name = next(iter(unknown))
@@ -166,6 +171,19 @@ def adopts(self: Any, unknown: dict[str, Any], given: Mapping[str, Any]) -> bool
             f"init=False: set it in __post_init__, or drop init=False."
         )
     raise FieldError.unknown(cls, name, _parameters(layout_of(cls)))
+
+
+def _too_many(layout: Layout, more: int) -> TypeError:
+    """Return the error that Python gives, which would count optional what is not."""
+    specs = [layout.specs[name] for name in _parameters(layout)]
+    positional = [spec for spec in specs if not spec.kw_only]
+    most = len(positional) + 1  # self is counted
+    least = most - sum(s.default is not s.default_factory for s in positional)
+    takes = f"{most}" if least == most else f"from {least} to {most}"
+    return TypeError(
+        f"{layout.cls.__qualname__}.__init__() takes {takes} positional "
+        f"argument{'s' if most != 1 else ''} but {most + more} were given"
+    )
 
 
 def _parameters(layout: Layout) -> list[str]:

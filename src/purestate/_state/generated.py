@@ -43,8 +43,7 @@ def make_init(layout: Layout) -> Callable[..., None]:
     body = _Body(layout)
     parameters = [body.parameter(spec) for spec in ordered]
     split = len(taken) - sum(bool(s.kw_only) for s in taken)
-    if split < len(parameters):
-        parameters.insert(split, "*")
+    parameters.insert(split, "*_ps_more")
     function = define(
         cls,
         f"__init__({', '.join(['_ps_self', *parameters, '**_ps_unknown'])})",
@@ -62,7 +61,8 @@ class _Body:
 
     For `class Box(State)` with `cache: Array` and `gain: float = static(default=2.0)`:
 
-        def __init__(_ps_self, cache=_ps_missing, gain=_ps_default_gain, **_ps_unknown):
+        def __init__(_ps_self, cache=_ps_missing, gain=_ps_default_gain, *_ps_more,
+                     **_ps_unknown):
             ...                                            # the way out of the ordinary
             try:
                 if _ps_type(cache) is not _ps_array:       # `value`
@@ -122,8 +122,8 @@ class _Body:
             "_ps_dict = _ps.held_by(_ps_self)",
             # Unknown names, a second call, or dataclasses.replace; all of them rare,
             # and told by two truth values.
-            "if _ps_unknown or _ps_dict:",
-            "    if _ps.adopts(_ps_self, _ps_unknown, _ps_builtins.locals()): return",
+            "if _ps_unknown or _ps_dict or _ps_more:",
+            "    if _ps.adopts(_ps_self, _ps_layout, _ps_builtins.locals()): return",
         ]
         body = [*self.required(taken)]
         body += [line for spec in taken for line in self.value(spec)]
