@@ -66,4 +66,4 @@ def through_cloudpickle(make, use):
     assert 0 == sent.returncode, sent.stderr.decode()
     used = python(receive, use, "print('fine')", text=False, input=sent.stdout)
 
-    assert (b"fine\n", b"") == (used.stdout, used.stderr)
+    assert (b"fine\n", b"") == (used.stdout, used.stderr), used.stderr.decode()
