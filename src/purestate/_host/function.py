@@ -1,7 +1,6 @@
 """`ps.host_function`: a numpy function that jax programs can call."""
 
 import atexit
-import dataclasses
 import functools
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, TypeVar, Unpack, overload
@@ -129,7 +128,6 @@ class HostFunction:
         functools.update_wrapper(self, options.fn, updated=())
         self._options = options
         self._operations: dict[Any, Operation] = {}
-        self._wanted: str | None = None
         self._repeated: set[Operation] = set()
         # Most functions take arrays by position, and need no look at their signature.
         self._plain = not options.static_argnames
@@ -144,26 +142,15 @@ class HostFunction:
 
     @property
     def lowering(self) -> str:
-        """How calls get into programs: "buffer", "emit" or "pure".
+        """How a small call gets into a program here: "pure", or "buffer" if told so.
 
-        Chosen by what jax offers, the platform and the number of devices. Can be set;
-        None goes back to the choice. Programs compiled before stay as they are.
+        On one CPU device, calls that move 512 KiB or more are "buffer". The environment
+        variable PURESTATE_HOST_LOWERING chooses one for calls of all sizes.
         """
         from purestate._host.program.lowering import chosen
 
         effect = "unordered" if self._options.has_effects else ""
-        return chosen(self._wanted, 1, jax.default_backend(), effect)
-
-    @lowering.setter
-    def lowering(self, name: str | None) -> None:
-        from purestate._host.program.lowering import available
-
-        if name is not None and name not in available():
-            raise HostSpecError(
-                f"{name!r} is no lowering of host functions here; they are "
-                f"{', '.join(available())}."
-            )
-        self._wanted = name
+        return chosen(0, 1, jax.default_backend(), effect)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function, or put the call into the program that is being traced."""
@@ -243,8 +230,7 @@ class HostFunction:
                 f"{', '.join(unhashable) or 'unknown'}. Make them tuples or frozen."
             ) from None
         if found is None:
-            made = infer(self._options, tree, ins, statics)
-            found = dataclasses.replace(made, wanted=lambda: self._wanted)
+            found = infer(self._options, tree, ins, statics)
             self._operations[key] = found
         return found
 

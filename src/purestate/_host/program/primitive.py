@@ -110,7 +110,7 @@ def _lowered(ctx: Any, *args: Any, **params: Any) -> Any:
         for leaf in _results(op, params["kind"], params["wrt"])
     ]
     call = functools.partial(_run, **params)
-    return lower(ctx, call, results, op.wanted(), _effect(op), *args)
+    return lower(ctx, call, results, _effect(op), *args)
 
 
 mlir.register_lowering(host_p, _lowered)
