@@ -2,7 +2,8 @@
 
 import atexit
 import functools
-from collections.abc import Callable, Hashable, Iterable
+import inspect
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar, Unpack, overload
 
 import jax
@@ -30,31 +31,7 @@ _identity: Any = jax.jit(lambda value: value)
 def host_function(fn: _F, **options: Unpack[HostOptions]) -> _F: ...
 @overload
 def host_function(**options: Unpack[HostOptions]) -> Callable[[_F], _F]: ...
-def host_function(
-    fn: Any = None,
-    *,
-    out: Any = None,
-    vmap: str = "loop",
-    grad: str | None = None,
-    jvp: Callable[..., Any] | None = None,
-    vjp: Callable[..., Any] | None = None,
-    jac: Callable[..., Any] | None = None,
-    batch_fn: Callable[..., Any] | None = None,
-    batch_vjp: Callable[..., Any] | None = None,
-    scratch: Callable[[], Any] | None = None,
-    static_argnames: str | Iterable[str] = (),
-    effects: bool = False,
-    ordered: bool = False,
-    thread: str | None = None,
-    writable: bool = False,
-    upcast: bool = False,
-    casting: str = "same_kind",
-    cache: int = 0,
-    probe: str | None = "zeros",
-    threads: int | None = None,
-    eps: float | None = None,
-    name: str | None = None,
-) -> Any:
+def host_function(fn: Any = None, **options: Any) -> Any:  # noqa: D417  # one by one
     """Return a function of numpy arrays as one that jax programs can call.
 
     It takes and returns any pytrees, States too, and works under jit, vmap, grad, scan,
@@ -101,24 +78,32 @@ def host_function(
     >>> print(jax.jit(jax.grad(norm))(jnp.array([3.0, 4.0])))
     [0.6 0.8]
     """
-    given = dict(locals())
-    del given["fn"]
+    for name in options.keys() - HostOptions.__annotations__.keys():
+        raise TypeError(f"host_function() got an unexpected keyword argument {name!r}")
     if fn is None:
-        return functools.partial(host_function, **given)
+        return functools.partial(host_function, **options)
     if not callable(fn):
         raise HostSpecError(
             f"ps.host_function takes a function, and got a {type(fn).__name__}."
         )
-    statics = (
-        (static_argnames,) if isinstance(static_argnames, str) else static_argnames
-    )
-    given["static_argnames"] = tuple(statics)
-    given["make_scratch"] = given.pop("scratch")
-    given["name"] = (
-        name
-        or getattr(fn, "__qualname__", type(fn).__name__).rpartition("<locals>.")[2]
-    )
-    return HostFunction(Options(fn, **given))
+    return HostFunction(Options(fn, **options))
+
+
+# What `help` shows: all options, with their types and defaults.
+host_function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    [
+        inspect.Parameter("fn", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None),
+        *(
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=getattr(Options, name),
+                annotation=kind,
+            )
+            for name, kind in HostOptions.__annotations__.items()
+        ),
+    ]
+)
 
 
 class HostFunction:

@@ -108,17 +108,17 @@ def invoke(
 
     if options.own_thread is not None:
         return options.own_thread.run(run)
-    if eager and options.scratch is None:
+    if eager and options.work_spaces is None:
         return fn(*args, **kwargs)
     return run()
 
 
 @contextlib.contextmanager
 def _scratch(options: Options) -> Iterator[tuple[Any, ...]]:
-    if options.scratch is None:
+    if options.work_spaces is None:
         yield ()
         return
-    with options.scratch.lent() as thing:
+    with options.work_spaces.lent() as thing:
         yield (thing,)
 
 

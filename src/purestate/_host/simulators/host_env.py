@@ -4,7 +4,6 @@ A gymnasium environment keeps its state to itself, so that it can be neither cop
 set back. A program that steps it has an effect: in order, and once per step.
 """
 
-import dataclasses
 import functools
 import inspect
 import threading
@@ -16,7 +15,8 @@ import numpy as np
 
 from purestate._compat import current_trace, outermost_trace
 from purestate._host.call.leaf import as_operand, is_inexact, struct
-from purestate._host.function import HostFunction, host_function
+from purestate._host.call.options import Options
+from purestate._host.function import HostFunction
 from purestate._host.simulators.spaces import (
     as_action,
     as_observation,
@@ -119,17 +119,17 @@ class HostEnv:
             "reset": (observed, self._info),
             "step": (observed, reward, flag, flag, self._info),
         }
-        declare: Any = host_function
-        declared = declare(
-            _placed(self._act, env),
-            out=lambda *specs, what: self._specs[what],
-            static_argnames="what",
-            ordered=True,
-            thread=thread,
-            name=self._name,
-        )
         self._host = HostFunction(
-            dataclasses.replace(declared.options, no_vmap=_NO_VMAP, no_grad=_NO_GRAD)
+            Options(
+                _placed(self._act, env),
+                out=lambda *specs, what: self._specs[what],
+                static_argnames=("what",),
+                ordered=True,
+                thread=thread,
+                name=self._name,
+                no_vmap=_NO_VMAP,
+                no_grad=_NO_GRAD,
+            )
         )
 
     def reset(self, seed: Any = None) -> tuple[Any, dict[str, Any]]:

@@ -14,10 +14,12 @@ import numpy as np
 
 from purestate._host.call.invoke import arguments, invoke
 from purestate._host.call.leaf import Leaf, generators, is_inexact, key_facts
-from purestate._host.function import HostFunction, host_function
+from purestate._host.call.options import Options
+from purestate._host.function import HostFunction
 from purestate._host.simulators.simulator import Simulator, is_nothing
 from purestate._inspect.key_paths import path_text
 from purestate._schema.leaves import is_key
+from purestate._schema.text import function_name
 from purestate.errors import HostSimError
 
 Array = np.ndarray[Any, Any]
@@ -104,7 +106,7 @@ class HostSim:
         eps: float | None = None,
         name: str | None = None,
     ) -> None:
-        self._name = name or _name(make)
+        self._name = name or function_name(make)
         needed = {"make": make, "get": get, "set": set, "step": step}
         given = {"vjp": vjp, "batch": batch, "jvp": jvp, "jac": jac}
         for what, fn in (needed | given).items():
@@ -127,22 +129,23 @@ class HostSim:
             )
         self._out = out
         self._simulator = simulator = Simulator(self._name, make, get, set, step)
-        declare: Any = host_function
-        self._host: HostFunction = declare(
-            simulator.advance(),
-            out=self._spec,
-            vmap=vmap,
-            grad=grad,
-            jvp=jvp and simulator.as_rule(jvp),
-            vjp=vjp and simulator.as_rule(vjp),
-            jac=jac and simulator.on_states(jac),
-            batch_fn=batch and simulator.on_states(batch),
-            scratch=simulator.make,
-            thread=thread,
-            upcast=upcast,
-            threads=threads,
-            eps=eps,
-            name=self._name,
+        self._host = HostFunction(
+            Options(
+                simulator.advance(),
+                out=self._spec,
+                vmap=vmap,
+                grad=grad,
+                jvp=jvp and simulator.as_rule(jvp),
+                vjp=vjp and simulator.as_rule(vjp),
+                jac=jac and simulator.on_states(jac),
+                batch_fn=batch and simulator.on_states(batch),
+                scratch=simulator.make,
+                thread=thread,
+                upcast=upcast,
+                threads=threads,
+                eps=eps,
+                name=self._name,
+            )
         )
         simulator.thread = self._host.options.own_thread
 
@@ -270,8 +273,3 @@ def _zeros(spec: Any, upcast: bool) -> Any:
         return generators(np.zeros((*spec.shape, count), np.uint32))
     leaf = Leaf(tuple(spec.shape), np.dtype(spec.dtype))
     return np.zeros(leaf.shape, leaf.wide if upcast else leaf.dtype)
-
-
-def _name(make: Any) -> str:
-    named = getattr(make, "__qualname__", type(make).__name__)
-    return str(named.rpartition("<locals>.")[2])
