@@ -8,7 +8,7 @@ import numpy as np
 
 from purestate._host.call.invoke import Arrays, arguments, invoke, unexpected
 from purestate._host.call.leaf import Leaf, may_cast
-from purestate._host.call.operation import Operation
+from purestate._host.derivatives.derivative import Derivative
 from purestate.errors import HostSpecError
 
 Array = np.ndarray[Any, Any]
@@ -19,14 +19,13 @@ class Rule:
 
     def __init__(
         self,
-        op: Operation,
-        wrt: tuple[int, ...],
+        derivative: Derivative,
         primals: Sequence[Array],
         lead: tuple[int, ...] = (),
     ) -> None:
-        args, kwargs = arguments(op, primals)
-        self.op = op
-        self.wrt = wrt
+        args, kwargs = arguments(derivative.op, primals)
+        self.op = derivative.op
+        self.wrt = derivative.wrt
         self.lead = lead
         self.args = (*args, *kwargs.values())
 

@@ -2,6 +2,9 @@
 
 Its operands are the argument leaves, then, in a derivative, linear operands: tangents
 (kind "jvp") or cotangents (kind "vjp"). The two kinds are each other's transpose.
+
+Its parameters are `op`, the function and its types; `derivative`, or None for the call
+itself; and `batch`, the axes that vmap gave to the operands.
 """
 
 import functools
@@ -15,11 +18,12 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from purestate._compat import resharded_like, result_type, vary, varying_axes
-from purestate._host.call.batch import call_batch
+from purestate._host.call.batch import Batch, call_batch
 from purestate._host.call.invoke import Arrays
 from purestate._host.call.leaf import Leaf, struct
 from purestate._host.call.operation import Operation
 from purestate._host.call.traced_calls import note_call
+from purestate._host.derivatives.derivative import Derivative
 from purestate._host.derivatives.products import product
 from purestate._host.program.effects import EFFECTS, kept_in_loops, rule_runs
 from purestate._host.program.lowering import lower
@@ -34,11 +38,8 @@ host_p.multiple_results = True
 def bind(
     operands: Sequence[Any],
     op: Operation,
-    *,
-    kind: str = "call",
-    wrt: tuple[int, ...] = (),
-    batch: tuple[int, ...] = (),
-    masks: Any = None,
+    derivative: Derivative | None = None,
+    batch: Batch | None = None,
 ) -> list[Any]:
     """Return the results of a host call, a product with its Jacobian, or tracers."""
     note_call()
@@ -48,18 +49,12 @@ def bind(
     axes = frozenset[Any]().union(*(varying_axes(jax.typeof(x)) for x in operands))
     if axes:
         operands = [vary(x, axes) for x in operands]
-    masks = ((False,) * len(batch),) * len(operands) if masks is None else masks
-    return list(
-        host_p.bind(*operands, op=op, kind=kind, wrt=wrt, batch=batch, masks=masks)
-    )
+    batch = batch or Batch.full((), len(operands))
+    return list(host_p.bind(*operands, op=op, derivative=derivative, batch=batch))
 
 
-def _results(op: Operation, kind: str, wrt: tuple[int, ...]) -> list[Leaf]:
-    if kind == "call":
-        return list(op.outs)
-    if kind == "jvp":
-        return [op.outs[i] for i in op.inexact_outs]
-    return [op.ins[i] for i in wrt]
+def _results(op: Operation, derivative: Derivative | None) -> Sequence[Leaf]:
+    return op.outs if derivative is None else derivative.products
 
 
 def _effect(op: Operation) -> str:
@@ -71,14 +66,13 @@ def _effect(op: Operation) -> str:
 def _run(
     *arrays: np.ndarray[Any, Any],
     op: Operation,
-    kind: str,
-    wrt: tuple[int, ...],
-    batch: tuple[int, ...],
-    masks: Any,
+    derivative: Derivative | None,
+    batch: Batch,
 ) -> Arrays:
-    if kind == "call":
-        return call_batch(op, arrays[: len(op.ins)], batch, masks)
-    return product(op, kind, wrt, arrays, batch, masks)
+    if derivative is not None:
+        return product(derivative, arrays, batch)
+    # An effect may have an operand that is not an argument; see `bind`.
+    return call_batch(op, arrays[: len(op.ins)], batch)
 
 
 def _impl(*operands: Any, **params: Any) -> list[Any]:
@@ -90,12 +84,12 @@ host_p.def_impl(_impl)
 
 
 def _types(
-    *avals: Any, op: Operation, kind: str, wrt: Any, batch: Any, masks: Any
+    *avals: Any, op: Operation, derivative: Derivative | None, batch: Batch
 ) -> Any:
     like = avals[0] if avals else None
     types = [
-        result_type(like, batch + leaf.shape, leaf.dtype)
-        for leaf in _results(op, kind, wrt)
+        result_type(like, batch.sizes + leaf.shape, leaf.dtype)
+        for leaf in _results(op, derivative)
     ]
     return types, EFFECTS[_effect(op)]
 
@@ -104,10 +98,10 @@ host_p.def_effectful_abstract_eval(_types)
 
 
 def _lowered(ctx: Any, *args: Any, **params: Any) -> Any:
-    op = params["op"]
+    op: Operation = params["op"]
     results = [
-        struct(params["batch"] + leaf.shape, leaf.dtype)
-        for leaf in _results(op, params["kind"], params["wrt"])
+        struct(params["batch"].sizes + leaf.shape, leaf.dtype)
+        for leaf in _results(op, params["derivative"])
     ]
     call = functools.partial(_run, **params)
     return lower(ctx, call, results, _effect(op), *args)
@@ -121,10 +115,8 @@ def _batched(
     dims: Sequence[Any],
     *,
     op: Operation,
-    kind: str,
-    wrt: Any,
-    batch: tuple[int, ...],
-    masks: Any,
+    derivative: Derivative | None,
+    batch: Batch,
 ) -> Any:
     options = op.options
     mapped = [dim is not None for dim in dims]
@@ -143,14 +135,7 @@ def _batched(
         for x, dim in zip(operands, dims, strict=True)
     ]
     size = next(x.shape[0] for x, has in zip(moved, mapped, strict=True) if has)
-    found = bind(
-        moved,
-        op,
-        kind=kind,
-        wrt=wrt,
-        batch=(size, *batch),
-        masks=tuple((has, *mask) for has, mask in zip(mapped, masks, strict=True)),
-    )
+    found = bind(moved, op, derivative, batch.mapped(size, mapped))
     return found, [0] * len(found)
 
 
@@ -166,22 +151,19 @@ def _differentiated(
     tangents: Sequence[Any],
     *,
     op: Operation,
-    kind: str,
-    wrt: tuple[int, ...],
-    batch: tuple[int, ...],
-    masks: Any,
+    derivative: Derivative | None,
+    batch: Batch,
 ) -> Any:
     options, count = op.options, len(op.ins)
-    same: dict[str, Any] = {"op": op, "batch": batch}
     moving = tuple(
         i
         for i, leaf in enumerate(op.ins)
         if leaf.inexact and not isinstance(tangents[i], ad.Zero)
     )
     with rule_runs():
-        outs = bind(primals, kind=kind, wrt=wrt, masks=masks, **same)
+        outs = bind(primals, op, derivative, batch)
     zeros = [ad.Zero(jax.typeof(out).to_tangent_aval()) for out in outs]
-    if kind != "call":
+    if derivative is not None:
         if moving:
             raise HostGradError(
                 options.name,
@@ -194,7 +176,7 @@ def _differentiated(
             for t in tangents[count:]
         ]
         operands = [*primals[:count], *linear]
-        return outs, bind(operands, kind=kind, wrt=wrt, masks=masks, **same)
+        return outs, bind(operands, op, derivative, batch)
     if not moving or options.grad == "zero" or not op.inexact_outs:
         return outs, zeros
     if options.has_effects:
@@ -209,10 +191,10 @@ def _differentiated(
             'is differentiated by a complex step in a complex argument: use grad="fd".',
         )
     operands = [*primals, *(tangents[i] for i in moving)]
-    masks = (*masks, *(masks[i] for i in moving))
-    found = bind(operands, kind="jvp", wrt=moving, masks=masks, **same)
-    for place, tangent in zip(op.inexact_outs, found, strict=True):
-        zeros[place] = tangent
+    forward = Derivative(op, "jvp", moving)
+    found = bind(operands, op, forward, batch + batch.part(moving))
+    for i, tangent in zip(op.inexact_outs, found, strict=True):
+        zeros[i] = tangent
     return outs, zeros
 
 
@@ -227,10 +209,8 @@ def _transposed(
     cotangents: Sequence[Any],
     *operands: Any,
     op: Operation,
-    kind: str,
-    wrt: tuple[int, ...],
-    batch: tuple[int, ...],
-    masks: Any,
+    derivative: Derivative,
+    batch: Batch,
 ) -> list[Any]:
     count = len(op.ins)
     primals, linear = operands[:count], operands[count:]
@@ -238,17 +218,10 @@ def _transposed(
         _ad.instantiate_zeros(ct) if isinstance(ct, ad.Zero) else ct
         for ct in cotangents
     ]
-    everywhere = ((True,) * len(batch),) * len(given)
-    found = bind(
-        [*primals, *given],
-        op,
-        kind="vjp" if kind == "jvp" else "jvp",
-        wrt=wrt,
-        batch=batch,
-        masks=(*masks[:count], *everywhere),
-    )
+    full = batch.part(range(count)) + Batch.full(batch.sizes, len(given))
+    found = bind([*primals, *given], op, derivative.transposed(), full)
     sums: list[Any] = []
-    for value, operand, mask in zip(found, linear, masks[count:], strict=True):
+    for value, operand, mask in zip(found, linear, batch.masks[count:], strict=True):
         if not _ad.is_undefined_primal(operand):
             sums.append(None)
             continue
