@@ -1,6 +1,5 @@
 """`ps.host_function`: a numpy function that jax programs can call."""
 
-import atexit
 import functools
 import inspect
 from collections.abc import Callable, Hashable
@@ -21,7 +20,6 @@ from purestate._inspect.key_paths import path_text
 from purestate.errors import HostSpecError
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_flushes: list[bool] = []
 _config: Any = jax.config
 _SMALL = 64 * 1024  # bytes
 _identity: Any = jax.jit(lambda value: value)
@@ -116,9 +114,11 @@ class HostFunction:
         self._repeated: set[Operation] = set()
         # Most functions take arrays by position, and need no look at their signature.
         self._plain = not options.static_argnames
-        if options.has_effects and not _flushes:
-            _flushes.append(True)
-            atexit.register(jax.effects_barrier)  # no step is lost at exit
+        if options.has_effects:
+            from purestate._host.program.effects import allow_effects
+            from purestate._host.program.primitive import host_p
+
+            allow_effects(host_p)
 
     @property
     def options(self) -> Options:

@@ -25,7 +25,7 @@ from purestate._host.call.operation import Operation
 from purestate._host.call.traced_calls import note_call
 from purestate._host.derivatives.derivative import Derivative
 from purestate._host.derivatives.products import product
-from purestate._host.program.effects import EFFECTS, kept_in_loops, rule_runs
+from purestate._host.program.effects import EFFECTS, rule_runs
 from purestate._host.program.lowering import lower
 from purestate.errors import HostGradError, HostVmapError
 
@@ -232,6 +232,3 @@ def _transposed(
 
 
 ad.primitive_transposes[host_p] = _transposed
-
-
-kept_in_loops(host_p)
