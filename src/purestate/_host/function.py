@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purestate._compat import current_trace, is_tracer, outermost_trace
+from purestate._compat import current_trace, is_tracer, outermost_trace, untyped_jax
 from purestate._host.call.batch import compare_rows
 from purestate._host.call.invoke import call
 from purestate._host.call.leaf import Leaf, as_operand, key_facts
@@ -20,7 +20,7 @@ from purestate._inspect.key_paths import path_text
 from purestate.errors import HostSpecError
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_config: Any = jax.config
+_config = untyped_jax.config
 _SMALL = 64 * 1024  # bytes
 _identity: Any = jax.jit(lambda value: value)
 

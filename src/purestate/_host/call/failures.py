@@ -12,7 +12,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import jax
+from purestate._compat import untyped_jax
+from purestate.errors._text import error_text
 
 _MARK = re.compile(r"purestate host error #(\d+)")
 _KEPT = 256  # exceptions that nobody asked for yet hold their frames alive
@@ -37,8 +38,7 @@ def guarded(call: Callable[..., Any]) -> Callable[..., Any]:
                 _failed[number] = error
                 while len(_failed) > _KEPT:
                     _failed.popitem(last=False)
-            kind = type(error).__name__
-            text = f"[purestate host error #{number}] {kind}: {error}"
+            text = f"[purestate host error #{number}] {error_text(error)}"
             raise HostCallFailed(text) from error
 
     return guard
@@ -123,8 +123,7 @@ def surface_errors(wait: bool = True) -> Iterator[None]:
 
 
 def _wait_for_everything() -> None:
-    untyped: Any = jax
-    for array in untyped.live_arrays():
+    for array in untyped_jax.live_arrays():
         if not array.is_deleted():
             array.block_until_ready()
-    untyped.effects_barrier()
+    untyped_jax.effects_barrier()

@@ -16,6 +16,7 @@ from purestate._host.call.options import Options
 from purestate._schema.dimensions import Dimension, dimensions
 from purestate._schema.leaves import is_key
 from purestate.errors import HostSpecError
+from purestate.errors._text import error_text
 
 
 def infer(
@@ -69,8 +70,8 @@ def _spec(options: Options, out: Any) -> tuple[Any, tuple[Leaf, ...]]:
 
 def _leaf(options: Options, value: Any) -> Leaf:
     if is_key(value):
-        words, _ = key_facts(value.dtype)
-        return Leaf((*value.shape, words), np.dtype(np.uint32), value.dtype)
+        count, _ = key_facts(value.dtype)
+        return Leaf((*value.shape, count), np.dtype(np.uint32), value.dtype)
     if isinstance(value, bool | int | float | complex):
         value = np.asarray(value)
     if not (hasattr(value, "shape") and hasattr(value, "dtype")):
@@ -104,7 +105,7 @@ def _probed(
         shown = ", ".join(map(str, ins))
         raise HostSpecError(
             f"{options.label} was called once with {options.probe} ({shown}) to see "
-            f"what it returns, and raised {type(error).__name__}: {error}. Say it with "
+            f"what it returns, and raised {error_text(error)}. Say it with "
             f'out=jax.ShapeDtypeStruct(shape, dtype), or probe="ones".'
         ) from error
     values, tree = jax.tree.flatten(result)

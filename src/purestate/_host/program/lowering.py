@@ -17,6 +17,7 @@ import numpy as np
 from jax.experimental import io_callback
 from jax.interpreters import mlir
 
+from purestate._compat import untyped_jax
 from purestate._host.call.failures import guarded
 from purestate._host.program.wide_numbers import (
     from_words,
@@ -143,10 +144,10 @@ def _everywhere(value: Any, where: Any) -> Any:
     """
     if isinstance(where, mlir.SPMDAxisContext) or getattr(where, "num_devices", 1) == 1:
         return value
-    untyped: Any = jax
-    mesh = untyped.sharding.AbstractMesh((where.num_devices,), ("host",))
-    placed = untyped.sharding.NamedSharding(mesh, untyped.sharding.PartitionSpec())
-    return untyped.lax.with_sharding_constraint(value, placed)
+    mesh = untyped_jax.sharding.AbstractMesh((where.num_devices,), ("host",))
+    everywhere = untyped_jax.sharding.PartitionSpec()
+    sharding = untyped_jax.sharding.NamedSharding(mesh, everywhere)
+    return untyped_jax.lax.with_sharding_constraint(value, sharding)
 
 
 def _call_directly(callbacks: list[Any], known: int, call: _Call, count: int) -> None:

@@ -10,10 +10,9 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-import jax
 import numpy as np
 
-from purestate._compat import current_trace, outermost_trace
+from purestate._compat import current_trace, outermost_trace, untyped_jax
 from purestate._host.call.leaf import as_operand, is_inexact, struct
 from purestate._host.call.options import Options
 from purestate._host.function import HostFunction
@@ -87,7 +86,7 @@ class HostEnv:
         thread: Literal["own"] | None = None,
         name: str | None = None,
     ) -> None:
-        self._name = name or _name(env)
+        self._name = name or _env_name(env)
         missing = [part for part in _NEEDED if not hasattr(env, part)]
         if missing:
             raise HostEnvError(
@@ -172,8 +171,7 @@ class HostEnv:
 
     def _call(self, what: str, *args: Any) -> Any:
         if current_trace() == outermost_trace():
-            untyped: Any = jax
-            untyped.effects_barrier()  # programs that still run come first
+            untyped_jax.effects_barrier()  # programs that still run come first
         return self._host(*args, what=what)
 
     def _seed(self, seed: Any) -> Any:
@@ -240,7 +238,7 @@ class HostEnv:
         return found
 
 
-def _name(env: Any) -> str:
+def _env_name(env: Any) -> str:
     known = getattr(getattr(env, "spec", None), "id", None)
     return str(known or type(getattr(env, "unwrapped", env)).__name__)
 

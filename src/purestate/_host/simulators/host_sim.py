@@ -21,6 +21,7 @@ from purestate._inspect.key_paths import path_text
 from purestate._schema.leaves import is_key
 from purestate._schema.text import function_name
 from purestate.errors import HostSimError
+from purestate.errors._text import error_text
 
 Array = np.ndarray[Any, Any]
 
@@ -188,13 +189,13 @@ class HostSim:
         expected = self._alone(state, inputs, 0)
         for steps in (0, history):
             found = self._alone(state, inputs, steps)
-            for (place, one), (_, other) in zip(expected, found, strict=True):
+            for (path, one), (_, other) in zip(expected, found, strict=True):
                 if np.array_equal(one, other, equal_nan=is_inexact(one.dtype)):
                     continue
                 used = f"one that made {steps} steps before" if steps else "another one"
                 raise HostSimError(
                     self._name,
-                    f"remembers what is not in its state: after the same step, {place} "
+                    f"remembers what is not in its state: after the same step, {path} "
                     f"is\n  {one!r}\nin a new simulator, and in {used}\n  {other!r}\n"
                     f"Have get= and set= carry all that a step depends on, for example "
                     f"the warm start of a solver.",
@@ -205,14 +206,14 @@ class HostSim:
 
     def _spec(self, *specs: Any, **named: Any) -> Any:
         """Return what a step with such arguments gives; see `out` of host_function."""
-        tree, leaves, places = self._simulator.start()
+        tree, leaves, paths = self._simulator.start()
         options = self._host.options
         if options.upcast and options.grad in ("fd", "fd-forward"):
-            for place, leaf in zip(places, leaves, strict=True):
+            for path, leaf in zip(paths, leaves, strict=True):
                 if is_inexact(leaf.dtype) and leaf.dtype.itemsize < 8:
                     raise HostSimError(
                         self._name,
-                        f"keeps {leaf.dtype.name} as {place}, which cannot hold the "
+                        f"keeps {leaf.dtype.name} as {path}, which cannot hold the "
                         f"small differences of upcast=True: give upcast=False.",
                     )
         state = jax.tree.unflatten(tree, leaves)
@@ -239,13 +240,13 @@ class HostSim:
             raise HostSimError(
                 self._name,
                 f"made one step with zeros from its first state, to see what step= "
-                f"returns, and raised {type(error).__name__}: {error}. Say it with "
+                f"returns, and raised {error_text(error)}. Say it with "
                 f"out=, for example out=jax.ShapeDtypeStruct(shape, dtype), or out=() "
                 f"for nothing.",
             ) from error
 
     def _alone(self, state: Any, inputs: Any, history: int) -> list[tuple[str, Array]]:
-        """Return what one step gives in a simulator made for it, by place."""
+        """Return what one step gives in a simulator made for it, by path."""
         op, arrays = self._host.prepared(state, *inputs)
         simulator = self._simulator
 
@@ -261,9 +262,9 @@ class HostSim:
 
         pair = run() if simulator.thread is None else simulator.thread.run(run)
         return [
-            (path_text(path, name), np.asarray(leaf))
+            (path_text(keys, name), np.asarray(leaf))
             for name, part in zip(("state", "result"), pair, strict=True)
-            for path, leaf in jax.tree_util.tree_leaves_with_path(part)
+            for keys, leaf in jax.tree_util.tree_leaves_with_path(part)
         ]
 
 
