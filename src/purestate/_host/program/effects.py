@@ -4,7 +4,7 @@ Under `grad` jax splits the body of a loop: into what depends on a tangent and w
 not, and then once more, to move what does not change out of the loop. The first split
 leaves an effect where it is, for effects have no tangents; the second must not move it,
 nor drop it because nobody uses its result. An `io_callback` of jax's own in a `scan`
-under `grad`, its result unused, ran 0 times in place of 10.
+under `grad`, its result unused, ran 0 times in place of 10; see also jax#16637.
 
 For that, three of jax's rules for such splits are replaced, for the whole process: that
 of a host call, and those of `cond` and `while`, which are what they were unless a host
