@@ -1,14 +1,10 @@
 """What effects of host functions rely on in jax, and what happens where it is missing."""
 
-import os
-import subprocess
-import sys
-import textwrap
-
 import jax
 import pytest
 
 from purestate import _compat
+from tests.helpers import python
 
 NO_TABLE = """\
 jax no longer shows its rules for splitting the bodies of loops, or has no rule for this
@@ -24,15 +20,8 @@ def test_jax_shows_its_rules_for_splitting_loops(primitive):
     assert primitive in _compat.splits_in_loops(), NO_TABLE
 
 
-def run(code):
-    done = subprocess.run(
-        [sys.executable, "-c", PRELUDE + textwrap.dedent(code)],
-        env=dict(os.environ),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+def run(*code):
+    done = python(PRELUDE, *code)
 
     assert 0 == done.returncode, done.stderr
     return done.stdout.splitlines()
@@ -91,25 +80,23 @@ partial_eval.custom_partial_eval_rules = {
 @pytest.mark.parametrize("missing", MISSING)
 def test_an_effect_that_jax_would_drop_is_refused(missing):
     found = run(
-        f"{MISSING[missing]}\n"
-        + textwrap.dedent(
-            """
-            declare()
-            program = jax.jit(loop(1))
-            program(1.0).block_until_ready()
-            show()
-            for differentiated in (
-                jax.grad(program),  # traced before, without a derivative
-                jax.jit(jax.value_and_grad(loop())),
-                jax.grad(lambda x: jax.jit(loop(1))(x) ** 2),
-            ):
-                try:
-                    print("not refused", differentiated(1.0))
-                except ps.errors.HostGradError as error:
-                    print(str(error).partition(") ")[2][:55])
-            show()
-            """
-        )
+        MISSING[missing],
+        """
+        declare()
+        program = jax.jit(loop(1))
+        program(1.0).block_until_ready()
+        show()
+        for differentiated in (
+            jax.grad(program),  # traced before, without a derivative
+            jax.jit(jax.value_and_grad(loop())),
+            jax.grad(lambda x: jax.jit(loop(1))(x) ** 2),
+        ):
+            try:
+                print("not refused", differentiated(1.0))
+            except ps.errors.HostGradError as error:
+                print(str(error).partition(") ")[2][:55])
+        show()
+        """,
     )
 
     refused = "has effects, and is inside of what is differentiated. T"
