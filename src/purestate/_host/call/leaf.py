@@ -67,7 +67,7 @@ def struct(shape: tuple[int, ...], dtype: Any) -> Any:
 def as_operand(value: Any) -> tuple[Leaf, Any] | None:
     """Return what an argument looks like, and the argument in numbers.
 
-    None if it is no array.
+    None if it is not an array.
     """
     if isinstance(value, jax.Array):
         if (leaf := _plain_leaf(value.shape, value.dtype)) is None:

@@ -25,7 +25,7 @@ def infer(
     """Return the operation for these arguments: what comes back is found out once.
 
     Raises:
-        HostSpecError: nothing says what comes back, or what does is no spec.
+        HostSpecError: nothing says what comes back, or not with shape and dtype.
     """
     tree: Any
     outs: tuple[Leaf, ...]

@@ -130,7 +130,7 @@ class _Differences:
 
 
 def _plain(x: Array) -> Array:
-    """Return the array in a type of numpy's own: bfloat16 is none."""
+    """Return the array in a type of numpy's own, which bfloat16 is not."""
     return x if x.dtype.kind in "biufc" else x.astype(np.float32)
 
 

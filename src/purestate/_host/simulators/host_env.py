@@ -144,7 +144,7 @@ class HostEnv:
             do at a reset, it is NaN, or zero for integers.
 
         Raises:
-            HostEnvError: a seed that is none.
+            HostEnvError: the seed is neither an integer nor a key.
         """
         given = () if seed is None else (self._seed(seed),)
         observed, info = self._call("reset", *given)

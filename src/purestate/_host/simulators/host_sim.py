@@ -62,7 +62,7 @@ class HostSim:
         name: for messages, by default the name of `make`.
 
     Raises:
-        HostSimError: something that should be a function is none.
+        HostSimError: something that should be a function is not one.
         HostSpecError: options that do not go together.
 
     >>> import jax, jax.numpy as jnp, numpy as np, purestate as ps
