@@ -69,7 +69,7 @@ def register_hypothesis_profiles():
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 
-@pytest.fixture(params=["buffer", "emit", "pure"])
+@pytest.fixture(params=["buffer", "pure"])
 def lowering(request, monkeypatch):
     """Run a test of host functions once for each way into a compiled program."""
     monkeypatch.setenv("PURESTATE_HOST_LOWERING", request.param)
