@@ -137,14 +137,6 @@ class State(Holder):
         """
         return Draft(self)
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        if type(self) is State:
-            raise TypeError(
-                "State is a base class without fields: write a class, "
-                "`class Box(ps.State): ...`, and make instances of that."
-            )
-        super().__init__(*args, **kwargs)
-
     def __init_subclass__(
         cls,
         *,
@@ -172,6 +164,14 @@ class State(Holder):
         awaken(cls, State)
 
     if not TYPE_CHECKING:  # a checker that sees these lets any name be assigned
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            if type(self) is State:
+                raise TypeError(
+                    "State is a base class without fields: write a class, "
+                    "`class Box(ps.State): ...`, and make instances of that."
+                )
+            super().__init__(*args, **kwargs)
 
         def __setattr__(self, name: str, value: Any) -> None:
             held, cls = held_by(self), type(self)
@@ -211,6 +211,12 @@ class State(Holder):
 
     def __repr__(self) -> str:
         return pformat(self)
+
+    def __format__(self, spec: str) -> str:
+        """Return the repr, formatted; with the spec "values" the numbers too."""
+        return (
+            pformat(self, values=True) if spec == "values" else format(repr(self), spec)
+        )
 
     def __rich_repr__(self) -> Iterator[tuple[str, Any]]:
         from purestate._inspect.printer import shown_fields
