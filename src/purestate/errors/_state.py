@@ -14,9 +14,6 @@ from purestate.errors._text import nearest, short
 class FieldError(PurestateError, TypeError):
     """A name that the class does not have, or a required field that was not given."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-
     @classmethod
     def unknown(cls, owner: type, name: str, known: Iterable[str]) -> "FieldError":
         """Return the error for a name that is not a field of `owner`."""
@@ -135,9 +132,6 @@ class StaticFieldError(PurestateError, TypeError):
 
 class FrozenStateError(PurestateError, dataclasses.FrozenInstanceError):
     """Assignment to, or deletion of, an attribute of a finished State."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
 
     @classmethod
     def changing(

@@ -20,6 +20,8 @@ class LawError(PurestateError, AssertionError):
         example: source text that makes the smallest instance found, and the arguments.
     """
 
+    law = subject = path = backend = example = ""
+
     def __init__(
         self,
         law: str,

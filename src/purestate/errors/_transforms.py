@@ -73,9 +73,6 @@ class NothingToDifferentiateError(PurestateError, TypeError):
 class PackError(PurestateError, ValueError):
     """Something that `ps.pack` cannot pack, or a packed State that was cut up."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-
     @classmethod
     def given(cls, value: object) -> "PackError":
         """Return the error for something without a State in it."""
@@ -105,9 +102,6 @@ class PackError(PurestateError, ValueError):
 
 class PackedAttributeError(PurestateError, AttributeError):
     """An attribute that a packed State does not have."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
 
     @classmethod
     def unknown(
