@@ -169,6 +169,98 @@ class Equal(ps.State):
         return True
 
 
+def equal_by(compare, **body):
+    """Return a State of two arrays and two static values, with an `==` of its own."""
+
+    class Compared(ps.State):
+        a: Vector
+        b: Int[Array, ""]
+        n: int = ps.static(default=3)
+        note: str = ps.static(default="", compare=False)
+
+        def __eq__(self, other):
+            if type(other) is not type(self):
+                return NotImplemented
+            return compare(self, other)
+
+        __hash__ = None
+
+    for name, value in body.items():
+        setattr(Compared, name, value)
+    return Compared
+
+
+def all_fields(s, other):
+    same = bool((s.a == other.a).all() and s.b == other.b)
+    return same and s.n == other.n
+
+
+EQUALITIES = {
+    "of the same class": lambda s, other: True,
+    "by one array": lambda s, other: s.n == other.n and bool((s.a == other.a).all()),
+    "by its arrays": lambda s, other: bool((s.a == other.a).all() and s.b == other.b),
+    "by its static values": lambda s, other: s.n == other.n,
+    "by shapes": lambda s, other: s.n == other.n and s.a.shape == other.a.shape,
+    "by any number": lambda s, other: bool((s.a == other.a).any()),
+    "by the first number": lambda s, other: bool((s.a == other.a)[:1].all()),
+    "by a sum that only grows": lambda s, other: bool(s.a.sum() <= other.a.sum()),
+    "by identity": lambda s, other: s is other,
+    "never": lambda s, other: False,
+    "number by number": lambda s, other: s.a == other.a,
+    "as a number of numpy": lambda s, other: np.bool_(all_fields(s, other)),
+    "as an array": lambda s, other: jnp.asarray(all_fields(s, other)),
+    "or a number": lambda s, other: int(all_fields(s, other)),
+}
+
+
+@pytest.mark.parametrize("way", EQUALITIES)
+def test_a_wrong_equality_is_caught(way):
+    with pytest.raises(LawError) as caught:
+        pst.check_state(equal_by(EQUALITIES[way]), laws=["equality"])
+
+    assert "equality" == caught.value.law
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (
+            {"__eq__": lambda self, other: True},
+            "== says True of an object of another class.",
+        ),
+        ({"__ne__": lambda self, other: False}, "and != is not the opposite."),
+    ],
+)
+def test_a_wrong_equality_is_told_what_is_wrong(body, text):
+    with pytest.raises(LawError) as caught:
+        pst.check_state(equal_by(all_fields, **body), laws=["equality"])
+
+    assert text in str(caught.value)
+
+
+def roughly(s, other):
+    near = jnp.allclose(s.a, other.a, equal_nan=True) and s.b == other.b
+    return bool(near) and s.n == other.n
+
+
+@pytest.mark.parametrize("compare", [all_fields, roughly])
+def test_an_equality_of_ones_own_passes(compare):
+    assert pst.check_state(equal_by(compare), laws=["equality"]).examples["equality"]
+
+
+def test_fields_that_do_not_count_are_no_difference():
+    class Cached(ps.State):
+        a: Vector
+        guess: Vector = ps.field(compare=False, default=0)
+
+        def __eq__(self, other):
+            return type(other) is Cached and bool((self.a == other.a).all())
+
+        __hash__ = None
+
+    assert pst.check_state(Cached, laws=["equality"]).examples["equality"]
+
+
 class Hashed(ps.State):
     n: int = ps.static()
 

@@ -5,6 +5,7 @@ A step is `(".", name)` or `("[", key)`. The plain code for what `at` and `draft
 
 import dataclasses
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 from purestate._schema.layout import is_state
@@ -54,6 +55,25 @@ def text(root: str, way: Way) -> str:
     return root + "".join(
         f".{key}" if kind == "." else f"[{key!r}]" for kind, key in way
     )
+
+
+def is_derived(root: Any, way: Way) -> bool:
+    """Return whether a place lies in a field that no constructor takes."""
+    return any(not spec.init for spec in _specs(root, way))
+
+
+def is_compared(root: Any, way: Way) -> bool:
+    """Return whether a place lies in nothing but fields that count in `==`."""
+    return all(spec.init and spec.compare for spec in _specs(root, way))
+
+
+def _specs(node: Any, way: Way) -> Iterator[dataclasses.Field[Any]]:
+    """Yield the declared fields that a way leads through."""
+    for step in way:
+        specs = getattr(type(node), "__dataclass_fields__", {})
+        if step[0] == "." and step[1] in specs:
+            yield specs[step[1]]
+        node = _go(node, step)
 
 
 def assign(root: Any, way: Way, value: Any) -> None:
