@@ -136,6 +136,20 @@ def test_a_step_that_differs_in_a_batch_is_found():
     assert "vmap" == broken(Batched).law
 
 
+def test_a_step_that_keeps_a_tracer_is_found():
+    class Keeper(ps.State):
+        x: Float[Array, "n"]
+
+        @jax.jit
+        def step(self, kept=[]):  # noqa: B006
+            kept.append(self.x.sum())
+            return self.replace(x=self.x + sum(kept))
+
+    error = broken(Keeper)
+
+    assert ("leaks", "Keeper.step (defaults)[0][0]") == (error.law, error.path)
+
+
 def test_a_class_without_methods_is_refused():
     class Still(ps.State):
         x: jax.Array

@@ -528,6 +528,183 @@ def test_a_broken_method_is_caught_by_the_law_about_it(mutant):
 HOST = pst.arrays((3,), "float32").map(lambda x: np.array(x))
 
 
+# --- what is kept from one call to the next ------------------------------------------------
+
+TOTALS = []
+TABLE = {}
+
+
+class Total:
+    last = 0.0
+
+
+def keepers():
+    """Return methods that keep something outside of their State, made anew."""
+    last, kept, calls = None, [], []
+    TOTALS.clear()
+    TABLE.clear()
+    Total.last = 0.0
+
+    @functools.lru_cache
+    def ramp(n):
+        return jnp.arange(n) * 1.0
+
+    class Keeper(ps.State):
+        x: Vector
+
+        def in_a_default(self, kept=[]):  # noqa: B006
+            kept.append(self.x.sum())
+            return self.replace(x=self.x + sum(kept))
+
+        def in_a_default_by_name(self, *, kept=[]):  # noqa: B006
+            kept.append(self.x)
+            return self.replace(x=self.x + sum(kept))
+
+        def in_a_default_unread(self, kept=[]):  # noqa: B006
+            kept.append(self.x.sum())
+            return self
+
+        def in_a_default_asked_for_its_value(self, kept=[]):  # noqa: B006
+            kept.append(self.x.sum())
+            return self.replace(x=self.x * float(kept[0]))
+
+        def in_a_closure(self):
+            kept.append(self.x.sum())
+            return self.replace(x=self.x + sum(kept))
+
+        def in_a_variable_of_a_closure(self):
+            nonlocal last
+            before, last = last, self.x.sum()
+            return self.replace(x=self.x + (0 if before is None else before))
+
+        def in_a_global(self):
+            TOTALS.append(self.x.sum())
+            return self.replace(x=self.x + sum(TOTALS))
+
+        def in_a_global_filled_once(self):
+            if "ramp" not in TABLE:
+                TABLE["ramp"] = jnp.arange(3.0).sum()
+            return self.replace(x=self.x + TABLE["ramp"])
+
+        def in_a_class(self):
+            Total.last = Total.last + self.x.sum()
+            return self.replace(x=self.x + Total.last)
+
+        def in_a_cache(self):
+            return self.replace(x=self.x + ramp(1))
+
+        def in_a_count_that_ends(self):
+            calls.append(1)
+            if len(calls) > 8:
+                raise ValueError("spent")
+            return self
+
+    return Keeper
+
+
+KEEPERS = [name for name in vars(keepers()) if name.startswith("in_")]
+
+
+@pytest.mark.parametrize("name", KEEPERS)
+def test_what_a_method_keeps_outside_is_found(name):
+    with pytest.raises(LawError) as caught:
+        pst.check_method(getattr(keepers(), name))
+
+    assert caught.value.law in ("repeats", "leaks")
+
+
+@pytest.mark.parametrize("law", ["jit", "vmap", "donation", "grad"])
+@pytest.mark.parametrize("name", KEEPERS)
+def test_what_a_method_keeps_outside_is_blamed_on_no_other_law(name, law):
+    with pytest.raises(LawError) as caught:
+        pst.check_method(getattr(keepers(), name), laws=["repeats", law, "leaks"])
+
+    assert caught.value.law in ("repeats", "leaks")
+
+
+def test_what_is_kept_outside_is_told_with_its_place():
+    with pytest.raises(LawError) as caught:
+        pst.check_method(keepers().in_a_default)
+
+    assert str(caught.value) == (
+        "Keeper.in_a_default breaks the law 'leaks' at "
+        "Keeper.in_a_default (defaults)[0][0], on cpu.\n"
+        "The law: tracing it leaves no tracer behind.\n"
+        "a tracer was left there by an earlier trace, and is used again.\n"
+        "Something is kept from one call to the next: in a default argument, a "
+        "closure, a global or a class.\n"
+        "Found with:\n"
+        "    Keeper(x=jnp.zeros((2,), 'float32')).in_a_default()"
+    )
+
+
+def test_a_method_that_raises_after_some_calls_is_told_so():
+    with pytest.raises(LawError) as caught:
+        pst.check_method(keepers().in_a_count_that_ends)
+
+    assert (
+        "it gave a result before, and then raised ValueError: spent\n"
+        "Something is kept from one call to the next"
+    ) in str(caught.value)
+
+
+def test_the_way_out_of_what_is_kept_outside_holds():
+    class Keeper(ps.State):
+        x: Vector
+        kept: Float[Array, ""] = 0.0
+
+        def step(self):
+            kept = self.kept + self.x.sum()
+            return self.replace(x=self.x + kept, kept=kept)
+
+    assert pst.check_method(Keeper.step).examples["leaks"]
+
+
+def constructors():
+    """Return classes whose making keeps something outside, made anew."""
+    kept, calls = [], []
+
+    class Default(ps.State):
+        x: Vector
+
+        def __init__(self, x: Vector, kept=[]):  # noqa: B006
+            kept.append(x)
+            self.x = x + sum(kept)
+
+    class Closure(ps.State):
+        x: Vector
+
+        def __post_init__(self):
+            kept.append(self.x.sum())
+            sum(kept)
+
+    class Ends(ps.State):
+        x: Vector
+
+        def __post_init__(self):
+            calls.append(1)
+            if len(calls) > 8:
+                raise ValueError("spent")
+
+    return {"Default": Default, "Closure": Closure, "Ends": Ends}
+
+
+@pytest.mark.parametrize(
+    ("name", "law"),
+    [
+        ("Default", "equality"),
+        ("Closure", "constructs_in_jit"),
+        ("Ends", "equal_structures"),
+    ],
+)
+def test_what_a_constructor_keeps_outside_is_found(name, law):
+    x = pst.arrays((2,), "float32", specials=False)
+    with pytest.raises(LawError) as caught:
+        pst.check_state(constructors()[name], fields={"x": x})
+
+    assert law == caught.value.law
+
+
 # --- host functions ----------------------------------------------------------------------
 
 random = np.random.default_rng(0)
@@ -563,7 +740,14 @@ def like(x):
     return x
 
 
+def summing(x: Vector):
+    SUMS.append(x)
+    return sum(SUMS)
+
+
+SUMS = []
 HOSTS = {
+    "a sum over all calls": (ps.host_function(summing, out=like), "repeats"),
     "noise without a key": (ps.host_function(noisy, out=like), "repeats"),
     "a warm start": (ps.host_function(warm_start, out=like), "repeats"),
     "a norm over the whole batch": (

@@ -42,7 +42,13 @@ class LawError(PurestateError, AssertionError):
 
 
 class StrategyError(PurestateError, TypeError):
-    """Values cannot be drawn: an annotation says too little, or all are refused."""
+    """Values cannot be drawn: an annotation says too little, or all are refused.
+
+    Attributes:
+        example: source text of the call that raised, or empty.
+    """
+
+    example = ""
 
     @classmethod
     def unknown(cls, place: str, annotation: str) -> "StrategyError":
@@ -90,10 +96,12 @@ class StrategyError(PurestateError, TypeError):
     @classmethod
     def fails(cls, name: str, given: str, error: str) -> "StrategyError":
         """For a constructor that raises on drawn values."""
-        return cls(
+        made = cls(
             f"{name}(...) raised {error}\nwhen it was called as\n"
             f"{textwrap.indent(given, '    ')}\n"
             f"If it cannot take such values, say what it takes: fields={{...}} for a "
             f"constructor, args={{...}} for a method. Values that a class must refuse "
             f"are best refused in __check__: those are drawn again."
         )
+        made.example = given
+        return made

@@ -77,7 +77,7 @@ def check_method(
     callee = Callee.of(method, on, frozenset(static))
     drawing = Drawing(callee.owner, fields, dims, dtypes, specials)
     wanted = selected("method", laws, without)
-    return _check(callee, drawing, args, wanted, examples, backends)
+    return _check("method", callee, drawing, args, wanted, examples, backends)
 
 
 def check_host(
@@ -143,10 +143,11 @@ def check_host(
     callee = Callee(fn, fn, options.name, None, options.signature.parameters, names)
     drawing = Drawing(None, None, dims, dtypes, specials)
     wanted = selected("host", laws, without)
-    return _check(callee, drawing, args, wanted, examples, backends)
+    return _check("host", callee, drawing, args, wanted, examples, backends)
 
 
 def _check(
+    kind: str,
     callee: Callee,
     drawing: Drawing,
     args: Mapping[str, Any] | None,
@@ -173,5 +174,7 @@ def _check(
             made.eager  # noqa: B018  # whoever raises here got bad arguments
             return made
 
-        search(Run(callee.name, backend, device, case, report, examples), wanted)
+        name, outside = callee.name, callee.outside
+        run = Run(kind, name, backend, device, case, report, outside, examples)
+        search(run, wanted)
     return report

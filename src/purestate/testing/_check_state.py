@@ -1,5 +1,7 @@
 """`check_state`: all laws of a State class, in one line of a test."""
 
+import dataclasses
+import functools
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -8,6 +10,7 @@ import hypothesis.strategies as st
 
 from purestate.errors import StrategyError
 from purestate.testing._backends import selected_backends
+from purestate.testing._cases.outside import of_class
 from purestate.testing._cases.state import StateCase
 from purestate.testing._laws.law import selected
 from purestate.testing._running import Report, Run, search
@@ -71,6 +74,7 @@ def check_state(
     drawing = Drawing(cls, fields, dims, dtypes, specials)
     devices = selected_backends(backends)
     name = getattr(cls, "__name__", str(cls))
+    outside = functools.partial(of_class, typing.get_origin(cls) or cls)
     report = Report(name, backends=tuple(devices))
     for backend, device in devices.items():
         memo: dict[Any, Any] = {}
@@ -83,9 +87,9 @@ def check_state(
             scope = drawing.scope(draw, variant=draw(VARIANT))
             return StateCase(drawing, scope, drawing.draw(scope), device, memo)
 
-        run = Run(name, backend, device, free, report, examples)
+        run = Run("state", name, backend, device, free, report, outside, examples)
         search(run, [law for law in wanted if not law.compiles])
-        run = Run(name, backend, device, few, report, examples)
+        run = dataclasses.replace(run, case=few)
         search(run, [law for law in wanted if law.compiles])
     return report
 

@@ -18,6 +18,7 @@ from purestate.errors import LawError, StrategyError
 from purestate.errors._text import error_text
 from purestate.testing._cases.call import Call, Callee
 from purestate.testing._cases.fresh import fresh
+from purestate.testing._cases.outside import LEAK, is_leak, tracers_of
 from purestate.testing._strategies.construct import Made, is_refusal
 from purestate.testing._strategies.scope import Scope
 from purestate.testing._strategies.states import Drawing
@@ -30,6 +31,7 @@ _PROMISES = {
     "check": "what a method returns passes the checks of its class",
     "vmap": "in a batch, a step gives what it gives alone",
     "donation": "a donated step gives what the plain call gives",
+    "leaks": "tracing it leaves no tracer behind",
     "saves": "a state that was kept is not changed by later steps",
 }
 
@@ -154,6 +156,16 @@ class _Machine(RuleBasedStateMachine):
         given = {k: v for k, v in (call.operands | call.statics).items() if k != "self"}
         shown = ", ".join(f"{name}={paste(value)}" for name, value in given.items())
         self.history.append(f"state.{callee.name.rpartition('.')[2]}({shown})  # {how}")
+        try:
+            self._go_on(call, how)
+        except Exception as error:
+            if not is_leak(error, callee.outside):
+                raise
+            kept = tracers_of(callee.outside())
+            self._broken("leaks", next(iter(kept), ""), LEAK)
+
+    def _go_on(self, call: Call, how: str) -> None:
+        call.trace_first()
         try:
             # On the State itself, not on a copy: one that was kept must not notice.
             eager = call.run(call.operands)

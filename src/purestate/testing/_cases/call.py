@@ -1,5 +1,6 @@
 """One drawn call under test: a method with its State, or a function, and arguments."""
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -14,6 +15,7 @@ from purestate._state.state import State
 from purestate.errors import StrategyError
 from purestate.errors._text import error_text
 from purestate.testing._cases.fresh import fresh
+from purestate.testing._cases.outside import Places, of_class, of_function
 from purestate.testing._strategies.annotations import draw_value
 from purestate.testing._strategies.construct import ABSENT, Parameter, given_value
 from purestate.testing._strategies.scope import Scope
@@ -71,6 +73,11 @@ class Callee:
                 name = f"{on.__name__}.{raw.__name__}"
             parameters.pop(next(iter(parameters)))
         return cls(fn, raw, name, owner, parameters, static)
+
+    def outside(self) -> Places:
+        """Return where it may keep things between calls: objects with their names."""
+        found = of_function(self.name, self.raw)
+        return found if self.owner is None else [*found, *of_class(self.owner)]
 
     @property
     def is_jitted(self) -> bool:
@@ -174,11 +181,24 @@ class Call:
         Raises:
             StrategyError: it raises.
         """
+        self.trace_first()
         try:
-            return self.run(fresh(self.operands))
+            return self.again()
         except Exception as error:
             text = error_text(error)
             raise StrategyError.fails(self.callee.name, self.example, text) from error
+
+    def trace_first(self) -> None:
+        """Trace it, before the first plain call of this structure.
+
+        What a trace leaves in a cache shows only if nothing was put in it before.
+        """
+        with contextlib.suppress(Exception):
+            self.once("traced", lambda: jax.eval_shape(self.run, self.operands))
+
+    def again(self) -> Any:
+        """Call the plain function on a copy of the operands."""
+        return self.run(fresh(self.operands))
 
     def run(self, operands: Mapping[str, Any]) -> Any:
         """Call the plain function."""

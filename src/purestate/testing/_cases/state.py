@@ -72,6 +72,10 @@ class StateCase:
         """Source text that makes the instance."""
         return paste_call(self.root, self.made.given)
 
+    def again(self) -> Any:
+        """Construct another one, from the same arguments."""
+        return self.made.again()
+
     def names(self) -> list[str]:
         """Return the names of all stored fields."""
         specs = specs_of(self.cls)

@@ -9,10 +9,10 @@ import numpy as np
 from purestate._compat import LEAKED, UNUSED_DONATION
 from purestate._inspect.diff import diff
 from purestate._inspect.key_paths import path_text
-from purestate._inspect.tracers import find_tracers
 from purestate.errors._text import error_text
 from purestate.testing._cases.call import Call
 from purestate.testing._cases.fresh import fresh
+from purestate.testing._cases.outside import tracers_of
 from purestate.testing._laws.law import Broken, Skip, law, same_as
 from purestate.testing._trees.leaves import differ_in_type, flattened, row, stacked
 
@@ -31,8 +31,7 @@ def arguments(case: Call) -> None:
 @law("method", "host", promise="the same arguments give the same result")
 def repeats(case: Call) -> None:
     """Call twice."""
-    again = case.run(fresh(case.operands))
-    same_as(case.eager, again, "the first and the second call", exact=True)
+    same_as(case.eager, case.again(), "the first and the second call", exact=True)
 
 
 @law("method", "host", promise="jit gives what the plain call gives", compiles=True)
@@ -88,10 +87,10 @@ def _type_changes(old: Any, new: Any) -> tuple[str, str] | None:
 def leaks(case: Call) -> None:
     """Trace, look where tracers could hide, and trace under `jax.checking_leaks`."""
     jax.eval_shape(lambda operands: case.run(operands), case.operands)
-    for name, place in _places(case):
-        kept = find_tracers(place)
-        if kept:
-            raise Broken(f"{name}{kept[0]}", "a tracer was left there.")
+    for place in tracers_of(
+        [*case.callee.outside(), ("self", case.operands.get("self"))]
+    ):
+        raise Broken(place, "a tracer was left there.")
     case.once("leaks", lambda: _trace(case))  # it takes long
 
 
@@ -104,20 +103,6 @@ def _trace(case: Call) -> bool:
             raise
         raise Broken("", str(error).partition("\n")[0]) from error
     return True
-
-
-def _places(case: Call) -> list[tuple[str, Any]]:
-    raw = case.callee.raw
-    code = getattr(raw, "__code__", None)
-    held = getattr(raw, "__globals__", {})
-    names = [n for n in getattr(code, "co_names", ()) if n in held]
-    found = [
-        (n, held[n]) for n in names if isinstance(held[n], list | dict | set | type)
-    ]
-    found += [(case.callee.name, raw), ("self", case.operands.get("self"))]
-    if case.callee.owner is not None:
-        found.append((case.callee.owner.__name__, case.callee.owner))
-    return found
 
 
 @law("method", "host", promise="vmap gives the stack of single calls", compiles=True)

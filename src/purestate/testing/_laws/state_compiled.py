@@ -9,9 +9,9 @@ import numpy as np
 
 from purestate._compat import UNUSED_DONATION
 from purestate._inspect.key_paths import path_text
-from purestate._inspect.tracers import find_tracers
 from purestate._transforms.grad import grad
 from purestate.testing._cases.fresh import fresh
+from purestate.testing._cases.outside import of_class, tracers_of
 from purestate.testing._cases.state import REFUSED, StateCase
 from purestate.testing._laws.law import Broken, law, same_as
 from purestate.testing._strategies.construct import ABSENT, parameters
@@ -190,9 +190,8 @@ def constructs_in_jit(case: StateCase) -> None:
 
     try:
         out: Any = jax.eval_shape(make, arrays)
-        kept = find_tracers(case.cls)
-        if kept:
-            raise Broken(f"{case.root}{kept[0]}", "a tracer was left there.")
+        for place in tracers_of(of_class(case.cls)):
+            raise Broken(place, "a tracer was left there.")
         case.once("leaks", checked)  # it takes long
     except Broken:
         raise

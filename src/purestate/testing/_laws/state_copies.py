@@ -189,7 +189,7 @@ def _another(leaf: Any, index: int) -> Any:
         words.flat[index] ^= 1
         return wrap_key_data(words, impl=jax.random.key_impl(leaf))
     array = np.array(leaf)
-    array.flat[index] = bool(abs(array.flat[index]) < 0.5)
+    array.flat[index] = bool(abs(array.flat[index].item()) < 0.5)
     if isinstance(leaf, jax.Array):
         return jax.device_put(array)
     return array if isinstance(leaf, np.ndarray) else array.item()
