@@ -14,6 +14,7 @@ from purestate.testing._cases.outside import of_class
 from purestate.testing._cases.state import StateCase
 from purestate.testing._laws.law import selected
 from purestate.testing._running import Report, Run, search
+from purestate.testing._strategies.axes import check_dims
 from purestate.testing._strategies.states import Drawing
 
 # The structures that programs are compiled for, in one check.
@@ -74,6 +75,7 @@ def check_state(
     drawing = Drawing(cls, fields, dims, dtypes, specials)
     devices = selected_backends(backends)
     name = getattr(cls, "__name__", str(cls))
+    check_dims(name, dims, [(cls, None)])
     outside = functools.partial(of_class, typing.get_origin(cls) or cls)
     report = Report(name, backends=tuple(devices))
     for backend, device in devices.items():

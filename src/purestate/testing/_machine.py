@@ -19,6 +19,8 @@ from purestate.errors._text import error_text
 from purestate.testing._cases.call import Call, Callee
 from purestate.testing._cases.fresh import fresh
 from purestate.testing._cases.outside import LEAK, is_leak, tracers_of
+from purestate.testing._laws.law import as_names
+from purestate.testing._strategies.axes import check_dims
 from purestate.testing._strategies.construct import Made, is_refusal
 from purestate.testing._strategies.scope import Scope
 from purestate.testing._strategies.states import Drawing
@@ -63,7 +65,8 @@ def machine(
         A class; `Machine.TestCase` is a test that pytest finds.
 
     Raises:
-        StrategyError: there are no methods to call.
+        StrategyError: there are no methods to call, or `args` or `dims` name what is
+            not there.
         LawError: when run: the history broke a law.
 
     >>> import jax, purestate as ps, purestate.testing as pst
@@ -75,7 +78,7 @@ def machine(
     ...         return self.replace(count=self.count + 1)
     >>> TestCounter = pst.machine(Counter).TestCase
     """
-    names = list(_jitted(cls) if methods is None else methods)
+    names = list(_jitted(cls) if methods is None else as_names(methods))
     if not names:
         raise StrategyError(
             f"{cls.__name__} has no jitted methods to step with: name some, "
@@ -86,6 +89,13 @@ def machine(
             raise StrategyError(f"{cls.__name__} has no method {name!r}.")
     drawing = Drawing(cls, fields, dims, dtypes, specials=False)
     callees = {name: Callee.of(getattr(cls, name), cls, frozenset()) for name in names}
+    for name, given in (args or {}).items():
+        if name not in callees:
+            subject = f"the machine of {cls.__name__}"
+            raise StrategyError.unknown_name(subject, "step", name, "steps", callees)
+        callees[name].check_names(given)
+    said = [pair for callee in callees.values() for pair in callee.annotations]
+    check_dims(cls.__name__, dims, said)
     made: dict[str, Any] = {"__doc__": f"Histories of a {cls.__name__}."}
     for name, callee in callees.items():
         made[f"call_{name}"] = _step(callee, (args or {}).get(name, {}))

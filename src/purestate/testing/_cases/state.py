@@ -100,8 +100,11 @@ class StateCase:
         fields: Mapping[str, Any] = self.drawing.fields or {}
         if name in fields:
             return given_value(self.scope, fields[name])
-        known = parameters(self.cls) | {p.name: p for p in stored(self.cls)}
-        return draw_value(self.scope, known[name], f"{self.root}.{name}")
+        known = parameters(self.cls)
+        given = f"fields={{{name!r}: ...}}" if name in known else None
+        known |= {p.name: p for p in stored(self.cls)}
+        with self.scope.within(given):
+            return draw_value(self.scope, known[name], f"{self.root}.{name}")
 
     def replace(self, state: Any, **changes: Any) -> Any:
         """Return the State with changes, or `REFUSED` if its checks do not allow it."""

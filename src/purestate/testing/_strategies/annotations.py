@@ -57,7 +57,7 @@ def draw_value(scope: Scope, parameter: Parameter, place: str) -> Any:
     annotation, owner = parameter.annotation, parameter.owner
     if annotation is ABSENT:
         if parameter.default is ABSENT:
-            raise StrategyError.unannotated(place)
+            raise StrategyError.unannotated(place, scope.given, scope.part)
         return parameter.default
     if isinstance(annotation, typing.ForwardRef):
         annotation = annotation.__forward_arg__
@@ -80,7 +80,7 @@ def draw_value(scope: Scope, parameter: Parameter, place: str) -> Any:
             return found
     if parameter.default is not ABSENT:
         return parameter.default
-    raise StrategyError.unknown(place, _text(annotation))
+    raise StrategyError.unknown(place, _text(annotation), scope.given, scope.part)
 
 
 class _No:
