@@ -9,10 +9,12 @@ import functools
 import inspect
 import sys
 import threading
+import types
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.core
 import jax.extend.core
 import jax.numpy as jnp
 from jax.core import ShapedArray, Trace
@@ -71,6 +73,12 @@ def field_kind(spec: dataclasses.Field[Any]) -> str:
     return str(spec._field_type.name)  # type: ignore[attr-defined]
 
 
+def decorates_frozen(frame: types.FrameType) -> bool:
+    """Return whether a frame is that of `dataclasses` making a frozen dataclass."""
+    is_theirs = frame.f_globals.get("__name__") == "dataclasses"
+    return is_theirs and frame.f_locals.get("frozen") is True
+
+
 def is_written_by_dataclasses(function: object) -> bool:
     """Return whether the standard library wrote a method, and not a person.
 
@@ -98,6 +106,11 @@ def outermost_trace() -> object:
     thread.start()  # a new thread is inside of no trace
     thread.join()
     return found[0]
+
+
+def is_inside_trace() -> bool:
+    """Return whether this thread runs a function that some transform has called."""
+    return current_trace() != outermost_trace()
 
 
 def is_tracing() -> bool:

@@ -1,6 +1,5 @@
 """`check_state`, `check_method`, `check_host`: what they say, return and compile."""
 
-import pathlib
 import re
 
 import hypothesis.strategies as st
@@ -15,9 +14,10 @@ import purestate.testing as pst
 from purestate.errors import LawError, StrategyError
 from purestate.testing._counting import recorded
 from purestate.testing._laws.law import LAWS
+from tests.helpers import ROOT
 from tests.hosts import x64
 
-PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "testing.md"
+PAGE = ROOT / "docs" / "testing.md"
 Vector = Float[Array, "n"]
 
 

@@ -14,8 +14,9 @@ import numpy as np
 from purestate._compat import is_tracer
 from purestate._inspect.key_paths import path_text
 from purestate._inspect.repr import pformat
-from purestate._schema.layout import is_state, layout_of
+from purestate._schema.layout import layout_of
 from purestate._schema.leaves import is_key
+from purestate._schema.marks import is_state
 from purestate._schema.static_values import typed
 from purestate._schema.text import root_name
 from purestate.errors._text import short

@@ -11,11 +11,12 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from purestate._instance.construct import WRAPS
+from purestate._instance.construct import WRAPS, failed
 from purestate._instance.draft import settled
 from purestate._instance.pytree import adopt_values, new_instance, sealed_aux
-from purestate._instance.seal import default_of
-from purestate._schema.layout import AUX, Layout, layout_of
+from purestate._instance.seal import default_of, fill_defaults, freeze
+from purestate._schema.layout import Layout, layout_of
+from purestate._schema.marks import AUX, OPEN, held_by
 from purestate.errors import FieldError, FrozenStateError
 
 
@@ -23,7 +24,7 @@ def copied(self: Any) -> Any:
     """Return a shallow copy, without cached properties."""
     self = settled(self)
     layout, aux = layout_of(type(self)), sealed_aux(self)
-    values = {name: self.__dict__[name] for name in layout.names}
+    values = {name: held_by(self)[name] for name in layout.names}
     return new_instance(layout.cls, values | {AUX: aux})
 
 
@@ -34,7 +35,7 @@ def deep_copied(self: Any, memo: dict[int, Any]) -> Any:
     structure.
     """
     layout, aux = layout_of(type(self)), sealed_aux(self)
-    values = {name: copy.deepcopy(self.__dict__[name], memo) for name in layout.data}
+    values = {name: copy.deepcopy(held_by(self)[name], memo) for name in layout.data}
     values |= dict(zip(layout.static, aux.values, strict=True))
     return new_instance(layout.cls, values | {AUX: aux})
 
@@ -42,7 +43,7 @@ def deep_copied(self: Any, memo: dict[int, Any]) -> Any:
 def pickled(self: Any) -> dict[str, Any]:
     """Return what pickle stores beside the class: the fields by name."""
     sealed_aux(self)
-    held, layout = self.__dict__, layout_of(type(self))
+    held, layout = held_by(self), layout_of(type(self))
     values = {name: held[name] for name in layout.names}
     for name in layout.static:
         if callable(values[name]):
@@ -62,7 +63,7 @@ def unpickle(self: Any, values: dict[str, Any]) -> None:
     layout = layout_of(cls)
     if layout.bare:
         cls._ps_awaken()
-    if self.__dict__:
+    if AUX in held_by(self):
         raise FrozenStateError.constructing(cls)
     if tuple(values) != layout.names:
         values = _fitted(layout, values)
@@ -76,19 +77,34 @@ def unpickle(self: Any, values: dict[str, Any]) -> None:
 
 
 def wrapped_setstate(setstate: Callable[..., None]) -> Callable[..., None]:
-    """Return a hand-written `__setstate__`, for a class that may have been made empty.
-
-    It need not call State's, where such a class would come to life.
-    """
+    """Return a hand-written `__setstate__` that ends by freezing the instance."""
 
     @functools.wraps(setstate)
     def __setstate__(self: Any, state: Any) -> None:
-        if layout_of(type(self)).bare:
-            type(self)._ps_awaken()
-        setstate(self, state)
+        run_setstate(self, setstate, state)  # cloudpickle carries these lines
 
     setattr(__setstate__, WRAPS, setstate)
     return __setstate__
+
+
+def run_setstate(self: Any, setstate: Callable[..., None], state: Any) -> None:
+    """Run a hand-written `__setstate__`, and freeze the instance as State's does.
+
+    Raises:
+        UnsetFieldError: it left a field without a value that has no default.
+    """
+    layout, held = layout_of(type(self)), held_by(self)
+    if layout.bare:
+        type(self)._ps_awaken()
+    held[OPEN] = True
+    try:
+        setstate(self, state)
+        if AUX not in held_by(self):
+            fill_defaults(layout, held, "__setstate__")
+            freeze(self, layout)
+    except BaseException as error:
+        failed(self, layout, error, "__setstate__")
+        raise
 
 
 class _Public:

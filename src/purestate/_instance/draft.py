@@ -19,15 +19,10 @@ import jax
 from purestate._compat import current_trace, is_tracer, outermost_trace
 from purestate._inspect.key_paths import path_text
 from purestate._instance.containers import is_same, parts, rebuilt
-from purestate._instance.numbers import NUMBERS, strong
+from purestate._instance.numbers import holds_flags, is_number, strong
 from purestate._instance.pytree import adopt_values, new_instance, sealed_aux
-from purestate._schema.layout import (
-    AUX,
-    DRAFT,
-    is_state,
-    is_state_class,
-    layout_of,
-)
+from purestate._schema.layout import layout_of
+from purestate._schema.marks import AUX, DRAFT, held_by, is_state, is_state_class
 from purestate._schema.view import view_names
 from purestate.errors import DraftError, FieldError
 
@@ -60,7 +55,7 @@ _blocks = _Blocks()
 
 def is_open(value: Any) -> bool:
     """Return whether a value is a State that can still be assigned to."""
-    return is_state(value) and AUX not in value.__dict__
+    return is_state(value) and AUX not in held_by(value)
 
 
 def settled(value: Any) -> Any:
@@ -73,7 +68,7 @@ def settled(value: Any) -> Any:
     """
     if is_open(value):
         aux, layout = sealed_aux(value), layout_of(type(value))
-        held = {name: settled(value.__dict__[name]) for name in layout.names}
+        held = {name: settled(held_by(value)[name]) for name in layout.names}
         return new_instance(layout.cls, held | {AUX: aux})
     return rebuilt(value, settled) if _blocks.open and _holds_open(value) else value
 
@@ -171,9 +166,13 @@ class Draft(Generic[_S]):
         if name not in layout.converters:  # which run at the end of the block
             if name in layout.static:
                 layout.fit(name, value)
-            elif name in layout.arrays and type(value) in NUMBERS:
-                value = strong(layout, name, value, draft.__dict__.get(name))
-        held = draft.__dict__
+            elif (
+                name in layout.arrays
+                and is_number(value)
+                and not holds_flags(held_by(draft)[DRAFT][1])
+            ):
+                value = strong(layout, name, value, held_by(draft).get(name))
+        held = held_by(draft)
         held[name] = value
         for cached in layout.cached:
             held.pop(cached, None)
@@ -184,8 +183,8 @@ class Draft(Generic[_S]):
         if not is_state_class(kind):
             return rebuilt(value, self._thawed)
         layout = layout_of(kind)
-        held = {name: self._thawed(value.__dict__[name]) for name in layout.data}
-        held |= {name: value.__dict__[name] for name in layout.static}
+        held = {name: self._thawed(held_by(value)[name]) for name in layout.data}
+        held |= {name: held_by(value)[name] for name in layout.static}
         made = new_instance(kind, held | {DRAFT: (self, value)})
         self._opened.append(made)
         return made
@@ -194,7 +193,7 @@ class Draft(Generic[_S]):
         """Freeze the drafts of this block in a tree, children first."""
         for part in parts(value):
             self._freeze(part)
-        held = value.__dict__ if is_state(value) else {}
+        held = held_by(value) if is_state(value) else {}
         owner, source = held.get(DRAFT, (None, None))
         if owner is not self:
             return
@@ -202,10 +201,10 @@ class Draft(Generic[_S]):
         changes = {
             name: settled(held[name])  # a draft of another block may be there
             for name in names
-            if not is_same(held[name], source.__dict__[name])
+            if not is_same(held[name], held_by(source)[name])
         }
         made = source.replace(**changes) if changes else source
-        adopt_values(value, {name: made.__dict__[name] for name in (*names, AUX)})
+        adopt_values(value, {name: held_by(made)[name] for name in (*names, AUX)})
 
     def _check_leaks(self) -> None:
         """Raise for a tracer that a container took in from another trace."""
@@ -224,6 +223,6 @@ class Draft(Generic[_S]):
     def _lose(self, why: str) -> None:
         self._ended = why
         for draft in self._opened:  # also those that were frozen before a failure
-            draft.__dict__.pop(AUX, None)
-            draft.__dict__[DRAFT] = (self, None)
+            held_by(draft).pop(AUX, None)
+            held_by(draft)[DRAFT] = (self, None)
         self._opened.clear()

@@ -18,7 +18,8 @@ import jax
 
 from purestate._compat import fills_dict
 from purestate._instance.source import define
-from purestate._schema.layout import AUX, FAILED, Layout, layout_of
+from purestate._schema.layout import Layout, layout_of
+from purestate._schema.marks import AUX, FAILED, held_by, store
 from purestate.errors import UnfinishedStateError
 
 _new: Any = object.__new__
@@ -30,7 +31,8 @@ def register(layout: Layout) -> None:
     namespace |= {
         "_ps_cls": cls,
         "_ps_new": _new,
-        "_ps_set": object.__setattr__,
+        "_ps_held": held_by,
+        "_ps_store": store,
         "_ps_aux_of": sealed_aux,
     }
     namespace["_ps_keys"] = tuple(map(jax.tree_util.GetAttrKey, layout.data))
@@ -46,36 +48,36 @@ def register(layout: Layout) -> None:
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
 
 
-def store_lines(values: dict[str, str]) -> list[str]:
+def store_lines(values: dict[str, str], store: str) -> list[str]:
     """Return source that fills a new `_ps_self`: names with the expressions for them.
 
     The expressions must be local variables, since their order of evaluation is free;
-    `_ps_dict` is the instance's `__dict__`.
+    `_ps_dict` is the instance's dict, `store` what replaces it.
     """
     if fills_dict(len(values)):
         return [f"_ps_dict[{name!r}] = {value}" for name, value in values.items()]
     literal = ", ".join(f"{name!r}: {value}" for name, value in values.items())
-    return [f"_ps_set(_ps_self, '__dict__', {{{literal}}})"]
+    return [f"{store}(_ps_self, {{{literal}}})"]
 
 
 def new_instance(cls: type, values: dict[str, Any]) -> Any:
     """Return an instance of `cls` that holds `values`, without running its code."""
     self = _new(cls)
     if fills_dict(len(values)):
-        self.__dict__.update(values)
+        held_by(self).update(values)
     else:
-        object.__setattr__(self, "__dict__", values)
+        store(self, values)
     return self
 
 
 def adopt_values(self: Any, values: dict[str, Any]) -> None:
     """Give an instance these attributes in place of the ones that it has."""
     if fills_dict(len(values)):
-        held = self.__dict__
+        held = held_by(self)
         held.clear()
         held.update(values)
     else:
-        object.__setattr__(self, "__dict__", values)
+        store(self, values)
 
 
 def sealed_aux(self: Any) -> Any:
@@ -84,7 +86,7 @@ def sealed_aux(self: Any) -> Any:
     Raises:
         UnfinishedStateError: a field has no value yet.
     """
-    values = self.__dict__
+    values = held_by(self)
     if AUX in values:
         return values[AUX]
     layout = layout_of(type(self))
@@ -116,12 +118,12 @@ def _unflatten_lines(layout: Layout) -> list[str]:
         lines = [
             made,
             *_unpack_lines(layout, "{}"),
-            *store_lines(names | {AUX: "_ps_aux"}),
+            *store_lines(names | {AUX: "_ps_aux"}, "_ps_store"),
         ]
         return [*lines, "return _ps_self"]
     return [
         made,
-        "_ps_dict = _ps_self.__dict__",
+        "_ps_dict = _ps_held(_ps_self)",
         *_unpack_lines(layout, "_ps_dict['{}']"),
         f"_ps_dict[{AUX!r}] = _ps_aux",
         "return _ps_self",

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 _NUMBERS = (bool, int, float, complex)
 # `jax.Array`, `Optional[Array]`, and jaxtyping's `Float[Array, "n"]`.
@@ -70,6 +71,8 @@ def _array_dtypes(annotation: Any) -> tuple[str, ...] | None:
         return () if any(arrays) and others <= {"None"} else None
     if isinstance(annotation, type) and issubclass(annotation, jax.Array):
         return ()
+    if isinstance(annotation, type(jnp.int32)):  # the class of jax's scalar types
+        return (annotation.dtype.name,)
     inner = getattr(annotation, "array_type", None)  # jaxtyping, without importing it
     if inner is not None and hasattr(annotation, "dtypes"):
         dtypes = annotation.dtypes if isinstance(annotation.dtypes, tuple) else ()

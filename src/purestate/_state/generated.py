@@ -18,12 +18,13 @@ from typing import Any
 from purestate._compat import fills_dict
 from purestate._instance import construct
 from purestate._instance.construct import Missing
-from purestate._instance.numbers import NUMBERS
+from purestate._instance.numbers import NOT_NUMBERS
 from purestate._instance.pytree import store_lines
 from purestate._instance.replace import replace, replaced
 from purestate._instance.source import define
 from purestate._schema.fields import MISSING, is_initvar, is_stored
-from purestate._schema.layout import AUX, Layout
+from purestate._schema.layout import Layout
+from purestate._schema.marks import AUX, OPEN
 from purestate.errors import DeclarationError
 
 _REPLACE = inspect.signature(replace)
@@ -42,8 +43,7 @@ def make_init(layout: Layout) -> Callable[..., None]:
     body = _Body(layout)
     parameters = [body.parameter(spec) for spec in ordered]
     split = len(taken) - sum(bool(s.kw_only) for s in taken)
-    if split < len(parameters):
-        parameters.insert(split, "*")
+    parameters.insert(split, "*_ps_more")
     function = define(
         cls,
         f"__init__({', '.join(['_ps_self', *parameters, '**_ps_unknown'])})",
@@ -61,7 +61,8 @@ class _Body:
 
     For `class Box(State)` with `cache: Array` and `gain: float = static(default=2.0)`:
 
-        def __init__(_ps_self, cache=_ps_missing, gain=_ps_default_gain, **_ps_unknown):
+        def __init__(_ps_self, cache=_ps_missing, gain=_ps_default_gain, *_ps_more,
+                     **_ps_unknown):
             ...                                            # the way out of the ordinary
             try:
                 if _ps_type(cache) is not _ps_array:       # `value`
@@ -74,7 +75,7 @@ class _Body:
                     _ps_aux = None
                 if _ps_aux is None:
                     ...
-                _ps_set(_ps_self, '__dict__', {'cache': cache, ...: _ps_aux})
+                _ps.store(_ps_self, {'cache': cache, ...: _ps_aux})
             except _ps_builtins.BaseException as _ps_error:
                 ...                                        # freezes, explains, raises
 
@@ -95,9 +96,8 @@ class _Body:
             # What every construction reads, without a look into a module.
             "_ps_type": type,
             "_ps_cls": layout.cls,
-            "_ps_set": object.__setattr__,
             "_ps_missing": Missing,
-            "_ps_interned": layout.interned,
+            "_ps_interned": layout.table.plain,
             "_ps_aux": layout.aux,
             "_ps_array": Missing,  # becomes jax's own class once an array was seen
         }
@@ -119,11 +119,11 @@ class _Body:
             # A class that cloudpickle has filled after it was made: see there.
             "if _ps_layout.bare:",
             "    return _ps.awakened(_ps_self, _ps_layout, _ps_builtins.locals())",
-            "_ps_dict = _ps_self.__dict__",
+            "_ps_dict = _ps.held_by(_ps_self)",
             # Unknown names, a second call, or dataclasses.replace; all of them rare,
             # and told by two truth values.
-            "if _ps_unknown or _ps_dict:",
-            "    if _ps.adopts(_ps_self, _ps_unknown, _ps_builtins.locals()): return",
+            "if _ps_unknown or _ps_dict or _ps_more:",
+            "    if _ps.adopts(_ps_self, _ps_layout, _ps_builtins.locals()): return",
         ]
         body = [*self.required(taken)]
         body += [line for spec in taken for line in self.value(spec)]
@@ -201,15 +201,18 @@ class _Body:
                 f"    _ps_aux = _ps_layout.intern({{{values}}})",
                 f"    {''.join(f'{name}, ' for name in names)} = _ps_aux.values",
             ]
-        lines += store_lines({name: name for name in stored} | {AUX: "_ps_aux"})
+        lines += store_lines(
+            {name: name for name in stored} | {AUX: "_ps_aux"}, "_ps.store"
+        )
         checks = ["_ps.run_checks(_ps_self, _ps_layout)"] if self.layout.checks else []
         return lines + checks
 
     def slow_end(self, stored: list[str], initvars: str) -> list[str]:
         call = [f"_ps_self.__post_init__({initvars})"] if self.where else []
         return [
-            *(f"_ps_self.__dict__[{name!r}] = {name}" for name in stored),
-            *(f"_ps_self.__dict__[{s.name!r}] = {self.made(s)}" for s in self.preset),
+            *(f"_ps_dict[{name!r}] = {name}" for name in stored),
+            *(f"_ps_dict[{s.name!r}] = {self.made(s)}" for s in self.preset),
+            f"_ps_dict[{OPEN!r}] = True",
             *call,
             f"_ps.finish(_ps_self, {tuple(stored)!r}, {self.where!r})",
         ]
@@ -221,8 +224,10 @@ def make_replace(layout: Layout) -> Callable[..., Any] | None:
         return None
     layout.namespace |= {
         "_ps_plain": layout.plain,
+        "_ps": construct,
+        "_ps_cls": layout.cls,
         "_ps_replaced": replaced,
-        "_ps_weak": NUMBERS,
+        "_ps_others": NOT_NUMBERS,
         "_ps_new": object.__new__,
     }
     # The dict of the old instance is copied whole, its mark included: the static values
@@ -230,21 +235,21 @@ def make_replace(layout: Layout) -> Callable[..., Any] | None:
     # converter, a wrong name, a Python number for an array.
     numbers = [
         "for _ps_value in _ps_changes.values():",
-        "    if type(_ps_value) in _ps_weak:",
+        "    if type(_ps_value) not in _ps_others:",
         "        return _ps_replaced(_ps_self, _ps_changes)",
     ]
-    build = ["_ps_set(_ps_made, '__dict__', {**_ps_self.__dict__, **_ps_changes})"]
+    build = ["_ps.store(_ps_made, {**_ps.held_by(_ps_self), **_ps_changes})"]
     if fills_dict(len(layout.names) + 1):
         build = [
-            "_ps_dict = _ps_made.__dict__",
-            "_ps_dict.update(_ps_self.__dict__)",
+            "_ps_dict = _ps.held_by(_ps_made)",
+            "_ps_dict.update(_ps.held_by(_ps_self))",
             "_ps_dict.update(_ps_changes)",
         ]
     function = define(
         layout.cls,
         "replace(_ps_self, /, **_ps_changes)",
         [
-            f"_ps_is_plain = {AUX!r} in _ps_self.__dict__",
+            f"_ps_is_plain = {AUX!r} in _ps.held_by(_ps_self)",
             "if not _ps_is_plain or not _ps_changes.keys() <= _ps_plain:",
             "    return _ps_replaced(_ps_self, _ps_changes)",
             *(numbers if layout.arrays else []),
@@ -254,7 +259,8 @@ def make_replace(layout: Layout) -> Callable[..., Any] | None:
         ],
         layout.namespace,
     )
-    function.__doc__ = replace.__doc__
+    # Without its examples, which would be doctests of every class of a user.
+    function.__doc__ = str(replace.__doc__).partition("    >>>")[0].rstrip()
     function.__signature__ = _REPLACE  # type: ignore[attr-defined]
     function.__purestate_generated__ = True  # type: ignore[attr-defined]
     return function

@@ -16,7 +16,7 @@ from purestate._compat import current_trace, outermost_trace, untyped_jax
 from purestate._host.call.failures import raise_original
 from purestate._host.call.traced_calls import note_call
 from purestate._pack.packed import JITTED, is_state_or_packed
-from purestate._schema.layout import is_state
+from purestate._schema.marks import is_state
 from purestate._schema.text import function_name
 from purestate._transforms.consumed import consume
 from purestate._transforms.notes import (

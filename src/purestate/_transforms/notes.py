@@ -14,7 +14,7 @@ import numpy as np
 
 from purestate._compat import DONATED_TWICE, NEEDS_A_VALUE, is_tracer, is_tracing
 from purestate._inspect.key_paths import path_text
-from purestate._schema.layout import is_state_class
+from purestate._schema.marks import is_state_class
 from purestate._transforms.consumed import was_deleted
 from purestate.errors import SharedBufferWarning
 

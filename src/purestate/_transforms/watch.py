@@ -21,7 +21,7 @@ from purestate._inspect.diff import Difference, diff, told_apart
 from purestate._instance.containers import copied_containers, is_same
 from purestate._pack.pack import Given, packed_again, unpacked
 from purestate._pack.packed import Packed
-from purestate._schema.layout import is_state, is_state_class
+from purestate._schema.marks import is_state, is_state_class
 from purestate._transforms.parameters import DonatedParameter
 from purestate.errors import (
     InPlaceWarning,

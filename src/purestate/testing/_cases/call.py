@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from purestate._pack.packed import Packed
-from purestate._schema.layout import is_state
+from purestate._schema.marks import is_state
 from purestate._state.state import State
 from purestate.errors import StrategyError
 from purestate.errors._text import error_text

@@ -11,8 +11,9 @@ from typing import Any
 
 from jax import errors
 
-from purestate._inspect.tracers import find_tracers
-from purestate._schema.layout import is_state_class, layout_of
+from purestate._schema.layout import layout_of
+from purestate._schema.marks import is_state_class
+from purestate._schema.tracers import find_tracers
 
 Places = list[tuple[str, Any]]
 KEPT = (

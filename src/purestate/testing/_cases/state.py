@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from purestate._schema.fields import is_initvar, is_stored
-from purestate._schema.layout import is_state_class
+from purestate._schema.marks import is_state_class
 from purestate.errors import (
     CheckError,
     DerivedFieldError,

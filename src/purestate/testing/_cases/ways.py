@@ -8,7 +8,7 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
-from purestate._schema.layout import is_state
+from purestate._schema.marks import is_state
 
 Way = tuple[tuple[str, Any], ...]
 

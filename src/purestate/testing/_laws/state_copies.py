@@ -13,8 +13,9 @@ import numpy as np
 from hypothesis.errors import HypothesisException
 
 from purestate._schema.fields import is_static
-from purestate._schema.layout import is_state_class, layout_of
+from purestate._schema.layout import layout_of
 from purestate._schema.leaves import is_key
+from purestate._schema.marks import is_state_class
 from purestate.errors._text import error_text
 from purestate.testing._cases.state import REFUSED, StateCase
 from purestate.testing._cases.ways import follow, is_compared, text, ways

@@ -6,8 +6,8 @@ import jax
 import numpy as np
 
 from purestate._schema.fields import is_static
-from purestate._schema.layout import DRAFT, is_state
 from purestate._schema.leaves import is_key
+from purestate._schema.marks import DRAFT, held_by, is_state
 from purestate.testing._cases.fresh import fresh
 from purestate.testing._cases.state import REFUSED, StateCase
 from purestate.testing._cases.ways import (
@@ -104,7 +104,7 @@ def draft(case: StateCase) -> None:
         same_as(expected, found, "by replace and by draft", root=place, exact=True)
         for other in [(), *ways(found)]:
             node = follow(found, other)
-            if is_state(node) and DRAFT in node.__dict__:
+            if is_state(node) and DRAFT in held_by(node):
                 raise Broken(text(case.root, other), "it can still be assigned to.")
 
 

@@ -19,9 +19,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purestate._instance.numbers import NUMBERS
+from purestate._instance.numbers import is_number
 from purestate._schema.annotations import array_dtypes, evaluated
-from purestate._schema.layout import is_state_class
+from purestate._schema.marks import is_state_class
 from purestate.errors import StrategyError
 from purestate.testing._strategies.arrays import draw_array, draw_numpy, keys
 from purestate.testing._strategies.construct import ABSENT, Parameter, construct
@@ -111,7 +111,7 @@ def _array(scope: Scope, parameter: Parameter, place: str) -> Any:
     if "prng_key" in dtypes and len(dtypes) == 1:
         return scope.draw(keys(scope.shape(dims or "", place)))
     default = parameter.default
-    is_numeric = type(default) in NUMBERS or hasattr(default, "dtype")
+    is_numeric = is_number(default) or hasattr(default, "dtype")
     name = place.rpartition(".")[2]
     if dims is None and not is_numeric and _KEY_NAMES.fullmatch(name):
         return scope.draw(keys())

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from purestate._schema.annotations import evaluated
-from purestate._schema.layout import is_state_class
+from purestate._schema.marks import is_state_class
 from purestate.errors import StrategyError
 from purestate.testing._strategies.construct import parameters, stored
 from purestate.testing._strategies.registered import registered

@@ -16,7 +16,8 @@ from hypothesis.errors import FailedHealthCheck, UnsatisfiedAssumption
 from purestate._compat import is_written_by_dataclasses, own_annotations
 from purestate._instance.seal import default_of
 from purestate._schema.fields import is_static
-from purestate._schema.layout import is_state_class, layout_of
+from purestate._schema.layout import layout_of
+from purestate._schema.marks import is_state_class
 from purestate.errors import CheckError, FieldError, StrategyError
 from purestate.errors._testing import no_parameter
 from purestate.errors._text import error_text

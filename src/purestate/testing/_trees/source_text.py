@@ -9,8 +9,9 @@ import jax
 import numpy as np
 
 from purestate._schema.fields import is_initvar, is_stored
-from purestate._schema.layout import is_state, layout_of
+from purestate._schema.layout import layout_of
 from purestate._schema.leaves import is_key
+from purestate._schema.marks import is_state
 from purestate.errors._text import short
 
 _WIDTH = 72
