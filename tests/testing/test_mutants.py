@@ -311,6 +311,53 @@ class Lossy(ps.State):
         return draft
 
 
+class Unchecked(ps.State):
+    a: Vector
+    act: object = ps.static(default=None)
+
+    def replace(self, **changes):
+        made = copy.copy(self)
+        for name, value in changes.items():
+            object.__setattr__(made, name, value)
+        return made
+
+
+class Numbers(ps.State):
+    a: Vector
+    b: Vector
+
+    def replace(self, **changes):
+        changes = {n: v if v is None else jnp.asarray(v) for n, v in changes.items()}
+        return super().replace(**changes)
+
+
+class AllNumbers(ps.State):
+    a: Vector
+    b: Vector
+
+    def replace(self, **changes):
+        return jax.tree.map(jnp.asarray, super().replace(**changes))
+
+
+class Scaled(ps.State):
+    a: Vector
+    b: Vector
+
+
+def scaling(init):
+    """Return a constructor that changes what it hands on."""
+
+    @functools.wraps(init)
+    def __init__(self, *args, **kwargs):
+        twice = {n: 2 * v if isinstance(v, jax.Array) else v for n, v in kwargs.items()}
+        init(self, *args, **twice)
+
+    return __init__
+
+
+Scaled.__init__ = scaling(Scaled.__init__)
+
+
 CLASSES = {
     "unflatten runs a hook": (
         lambda: registered(unflatten=lambda cls, _, leaves: cls(*leaves)),
@@ -381,6 +428,10 @@ CLASSES = {
     "a deepcopy of another dtype": (lambda: Copies, "copies"),
     "at that sets nothing": (lambda: NotThere, "at"),
     "a draft that loses assignments": (lambda: Lossy, "draft"),
+    "replace that stores any static value": (lambda: Unchecked, "static_methods"),
+    "replace that makes arrays of flags": (lambda: Numbers, "flags"),
+    "replace that makes arrays of other flags": (lambda: AllNumbers, "flags"),
+    "a constructor that changes what it is given": (lambda: Scaled, "dataclass_replace"),
 }  # fmt: skip
 
 
@@ -392,6 +443,25 @@ def test_a_broken_class_is_caught_by_the_law_about_it(mutant):
         pst.check_state(make(), laws=[law])  # others may break at the same example
 
     assert law == caught.value.law
+
+
+def test_a_method_of_a_state_in_a_static_field_is_told_with_the_field():
+    with pytest.raises(LawError) as caught:
+        pst.check_state(Unchecked, laws=["static_methods"])
+
+    assert str(caught.value).startswith(
+        "Unchecked breaks the law 'static_methods' at Unchecked.act, on cpu.\n"
+        "The law: a static field refuses methods of what holds arrays.\n"
+        "it took a method of a State: jit would compile the arrays of that into the "
+        "program.\n"
+    )
+
+
+def test_a_flag_that_is_changed_is_told_with_the_field():
+    with pytest.raises(LawError) as caught:
+        pst.check_state(AllNumbers, laws=["flags"])
+
+    assert "in a tree of None, replace(" in str(caught.value)
 
 
 # --- methods ---------------------------------------------------------------------------

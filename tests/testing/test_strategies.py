@@ -629,6 +629,10 @@ def test_a_class_without_axes_says_so():
         pst.check_state(Node, dims={"n": 3})
 
 
+def test_a_method_of_a_str_is_pasted_with_its_str():
+    assert "'a'.upper" == paste("a".upper)
+
+
 class Imported(typing.NamedTuple):
     x: Float[Array, "n"]
 

@@ -18,6 +18,7 @@ from purestate.testing._strategies.construct import (
     Made,
     given_value,
     is_refusal,
+    is_started,
     parameters,
     specs_of,
     stored,
@@ -84,7 +85,7 @@ class StateCase:
     def settable(self) -> list[str]:
         """Return the fields that `replace` takes."""
         specs = specs_of(self.cls)
-        return [name for name in self.names() if specs[name].init]
+        return [n for n in self.names() if specs[n].init or is_started(specs[n])]
 
     @functools.cached_property
     def field(self) -> str | None:

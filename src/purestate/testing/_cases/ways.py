@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from purestate._schema.marks import is_state
+from purestate.testing._strategies.construct import is_started
 
 Way = tuple[tuple[str, Any], ...]
 
@@ -59,12 +60,13 @@ def text(root: str, way: Way) -> str:
 
 def is_derived(root: Any, way: Way) -> bool:
     """Return whether a place lies in a field that no constructor takes."""
-    return any(not spec.init for spec in _specs(root, way))
+    return any(not (s.init or is_started(s)) for s in _specs(root, way))
 
 
 def is_compared(root: Any, way: Way) -> bool:
     """Return whether a place lies in nothing but fields that count in `==`."""
-    return all(spec.init and spec.compare for spec in _specs(root, way))
+    specs = list(_specs(root, way))
+    return all(spec.compare for spec in specs) and not is_derived(root, way)
 
 
 def _specs(node: Any, way: Way) -> Iterator[dataclasses.Field[Any]]:

@@ -176,6 +176,11 @@ def specs_of(cls: Any) -> Mapping[str, Any]:
     return found
 
 
+def is_started(spec: Any) -> bool:
+    """Return whether a field is one that `__post_init__` only starts."""
+    return spec.metadata.get("derived") is False
+
+
 def stored(cls: Any) -> Iterator[Parameter]:
     """Return what is declared in the body of a class: fields and `InitVar`s."""
     for name, spec in specs_of(cls).items():
