@@ -5,7 +5,6 @@ and inside, and between steps the State is saved and restored, donated, or put i
 batch. What a single call cannot show, a history can.
 """
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -13,10 +12,10 @@ import hypothesis.strategies as st
 import jax
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from purestate._compat import UNUSED_DONATION
 from purestate.errors import LawError, StrategyError
 from purestate.errors._text import error_text
 from purestate.testing._cases.call import Call, Callee
+from purestate.testing._cases.donated import quietly
 from purestate.testing._cases.fresh import fresh
 from purestate.testing._cases.outside import LEAK, is_leak, tracers_of
 from purestate.testing._laws.law import as_names
@@ -187,8 +186,7 @@ class _Machine(RuleBasedStateMachine):
         if how == "donated":
             law = "donation"
             step = call.once("donated", lambda: jax.jit(call.run, donate_argnums=0))
-            with warnings.catch_warnings():  # what cannot be reused is no mistake
-                warnings.filterwarnings("ignore", UNUSED_DONATION)
+            with quietly():
                 found = step(fresh(call.operands))
         elif how == "in a batch" and _is_arrays(call.operands):
             law = "vmap"
