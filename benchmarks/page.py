@@ -236,7 +236,7 @@ def figures(folder: Path) -> dict[str, str]:
     )
     shares = {
         row: 100
-        * get("host", row, "8 B", "purestate, buffer")
+        * get("host", row, "8 B", "purestate, pure")
         / get("host", row, "8 B", "pure_callback")
         for row in ("jit", "scan")
     }

@@ -171,20 +171,21 @@ def weakly_typed(value: Any) -> Any:
     return conversion.bind(value, new_dtype=value.dtype, weak_type=True, sharding=None)
 
 
-def on_partial_evaluation(primitive: Any, rule: Callable[..., Any]) -> None:
-    """Have `rule` called where jax splits a loop's body, as under `grad` of `scan`."""
+def splits_in_loops() -> dict[Any, Callable[..., Any]]:
+    """Return jax's rules for splitting the body of a loop, by primitive.
+
+    jax splits it under `grad` of `scan`. Empty if this version does not show them.
+    """
     from jax.interpreters import partial_eval
 
-    partial_eval.custom_partial_eval_rules[primitive] = rule
+    return getattr(partial_eval, "custom_partial_eval_rules", {})
 
 
-def splits_in_loops(primitive: Any) -> Callable[..., Any]:
-    """Return the rule that `on_partial_evaluation` would replace."""
-    from jax.interpreters import partial_eval
-
-    rules: dict[Any, Any] = partial_eval.custom_partial_eval_rules
-    found: Callable[..., Any] = rules[primitive]
-    return found
+def is_differentiating() -> bool:
+    """Return whether jax computes tangents beside what runs now, as in such a body."""
+    with _home.take_current_trace() as trace:
+        # By name: only the first of them is public.
+        return type(trace).__name__ in ("JVPTrace", "LinearizeTrace")
 
 
 _trace: Any = Trace

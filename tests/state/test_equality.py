@@ -2,6 +2,7 @@
 
 import copy
 import copyreg
+import dataclasses
 import functools
 import pickle
 import typing
@@ -216,6 +217,37 @@ def test_functions_of_jax_can_be_pickled_in_static_fields(function):
     same = pickle.loads(pickle.dumps(mode))
 
     assert function is same.name
+    assert jax.tree.structure(mode) == jax.tree.structure(same)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    act: object = jax.nn.relu
+    width: int = 3
+
+
+class Layers(typing.NamedTuple):
+    first: object
+    second: object
+
+
+NESTED = {
+    "tuple": (jax.nn.relu, jnp.tanh),
+    "named tuple": Layers(jax.nn.relu, (jax.nn.gelu,)),
+    "dataclass": Config(),
+    "partial": functools.partial(jax.nn.leaky_relu, negative_slope=0.1),
+    "partial of a dataclass": functools.partial(max, Config(), key=jax.nn.relu),
+    "function of a submodule": jnp.linalg.norm,
+}
+
+
+@pytest.mark.parametrize("value", NESTED.values(), ids=NESTED)
+def test_functions_of_jax_can_be_pickled_inside_of_static_values(value):
+    mode = Mode(name=value)
+
+    same = pickle.loads(pickle.dumps(mode))
+
+    assert mode == same
     assert jax.tree.structure(mode) == jax.tree.structure(same)
 
 

@@ -133,6 +133,10 @@ def _leaves(a: Any, b: Any, path: str, values: bool) -> Iterator[Difference]:
 
 
 def _numbers(a: Any, b: Any, path: str) -> Iterator[Difference]:
+    if isinstance(a, jax.Ref) or isinstance(b, jax.Ref):
+        if a is not b:
+            yield Difference(path, "value", "a Ref", "another Ref")
+        return
     if is_tracer(a) or is_tracer(b):
         raise TypeError(
             f"cannot compare values at {path}: it is a tracer. Call ps.diff outside "

@@ -18,7 +18,7 @@ import jax
 
 from purestate._compat import current_trace, is_tracer, outermost_trace
 from purestate._inspect.key_paths import path_text
-from purestate._instance.containers import is_same, parts, rebuilt
+from purestate._instance.containers import is_same, items, parts, rebuilt
 from purestate._instance.numbers import holds_flags, is_number, strong
 from purestate._instance.pytree import adopt_values, new_instance, sealed_aux
 from purestate._schema.layout import layout_of
@@ -75,6 +75,16 @@ def settled(value: Any) -> Any:
 
 def _holds_open(value: Any) -> bool:
     return is_open(value) or any(map(_holds_open, parts(value)))
+
+
+def _path_text(way: tuple[tuple[Any, Any], ...]) -> str:
+    steps = (
+        f".{key}"
+        if isinstance(key, str) and not isinstance(holder, dict)
+        else f"[{key!r}]"
+        for holder, key in way
+    )
+    return type(way[0][0]).__name__ + "".join(steps)
 
 
 class Draft(Generic[_S]):
@@ -189,10 +199,18 @@ class Draft(Generic[_S]):
         self._opened.append(made)
         return made
 
-    def _freeze(self, value: Any) -> None:
-        """Freeze the drafts of this block in a tree, children first."""
-        for part in parts(value):
-            self._freeze(part)
+    def _freeze(self, value: Any, *outer: tuple[Any, Any]) -> None:
+        """Freeze the drafts of this block in a tree, children first.
+
+        Args:
+            value: the tree.
+            *outer: what it is in, from outside in, and under which name or key.
+        """
+        for key, part in items(value).items():
+            way = (*outer, (value, key))
+            if any(part is holder for holder, _ in way):
+                raise DraftError.cycle(type(part), _path_text(way))
+            self._freeze(part, *way)
         held = held_by(value) if is_state(value) else {}
         owner, source = held.get(DRAFT, (None, None))
         if owner is not self:

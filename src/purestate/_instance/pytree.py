@@ -42,7 +42,9 @@ def register(layout: Layout) -> None:
         "_ps_row, _ps_aux = _ps_flatten(_ps_self)",
         "return tuple(zip(_ps_keys, _ps_row)), _ps_aux",
     ]
-    flatten_with_keys = define(cls, "flatten_with_keys(_ps_self)", keyed, namespace)
+    flatten_with_keys = define(
+        cls, "flatten_with_keys(_ps_self)", keyed, namespace, shared=True
+    )
     lines = _unflatten_lines(layout)
     unflatten = define(cls, "unflatten(_ps_aux, _ps_leaves)", lines, namespace)
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)

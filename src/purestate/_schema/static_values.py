@@ -63,7 +63,7 @@ def typed(value: Any) -> Any:
         )
     if kind is slice:  # hashable from Python 3.12 on only
         return kind, typed((value.start, value.stop, value.step))
-    if _is_value_dataclass(value):
+    if is_value_dataclass(value):
         names = [f.name for f in dataclasses.fields(value) if f.compare]
         return kind, tuple(_at(f".{n}", getattr(value, n, None)) for n in names)
     if callable(value) and is_inside_trace() and find_tracers(value):
@@ -126,7 +126,7 @@ def _at(step: str, part: Any) -> Any:
         raise Unfit(unfit.value, step + unfit.path) from None
 
 
-def _is_value_dataclass(value: Any) -> bool:
+def is_value_dataclass(value: Any) -> bool:
     """Return whether its == and hash are those that `dataclasses` writes."""
     cls = type(value)
     params = getattr(cls, "__dataclass_params__", None)

@@ -25,6 +25,7 @@ from purestate._instance.source import define
 from purestate._schema.fields import MISSING, is_initvar, is_stored
 from purestate._schema.layout import Layout
 from purestate._schema.marks import AUX, OPEN
+from purestate._state.argument_types import argument_types
 from purestate.errors import DeclarationError
 
 _REPLACE = inspect.signature(replace)
@@ -50,8 +51,10 @@ def make_init(layout: Layout) -> Callable[..., None]:
         body.lines(ordered),
         layout.namespace,
     )
-    function.__signature__ = _signature(ordered)  # type: ignore[attr-defined]
-    function.__annotations__ = {s.name: s.type for s in ordered} | {"return": None}
+    types = argument_types(layout)
+    types = {spec.name: types[spec.name] for spec in ordered if spec.name in types}
+    function.__signature__ = _signature(ordered, types)  # type: ignore[attr-defined]
+    function.__annotations__ = types | {"return": None}
     function.__purestate_generated__ = True  # type: ignore[attr-defined]
     return function
 
@@ -258,6 +261,7 @@ def make_replace(layout: Layout) -> Callable[..., Any] | None:
             "return _ps_made",
         ],
         layout.namespace,
+        shared=True,
     )
     # Without its examples, which would be doctests of every class of a user.
     function.__doc__ = str(replace.__doc__).partition("    >>>")[0].rstrip()
@@ -282,7 +286,9 @@ def _check_order(cls: type, taken: list[dataclasses.Field[Any]]) -> None:
             )
 
 
-def _signature(ordered: list[dataclasses.Field[Any]]) -> inspect.Signature:
+def _signature(
+    ordered: list[dataclasses.Field[Any]], types: dict[str, Any]
+) -> inspect.Signature:
     kind = inspect.Parameter
     names = [spec.name for spec in ordered]
     parameters = [
@@ -293,7 +299,8 @@ def _signature(ordered: list[dataclasses.Field[Any]]) -> inspect.Signature:
         if spec.default is spec.default_factory is MISSING:
             default = kind.empty
         how = kind.KEYWORD_ONLY if spec.kw_only else kind.POSITIONAL_OR_KEYWORD
-        parameters.append(kind(spec.name, how, default=default, annotation=spec.type))
+        annotation = types.get(spec.name, kind.empty)
+        parameters.append(kind(spec.name, how, default=default, annotation=annotation))
     return inspect.Signature(parameters, return_annotation=None)
 
 

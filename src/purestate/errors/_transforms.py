@@ -34,6 +34,15 @@ class ConsumedStateError(PurestateError, RuntimeError):
 class DraftError(PurestateError, RuntimeError):
     """A draft used outside its block, after an exception, or in another trace."""
 
+    @classmethod
+    def cycle(cls, owner: type, path: str) -> "DraftError":
+        """Return the error for a draft that was assigned into itself."""
+        return cls(
+            f"{path} is the {owner.__name__} that it stands in: a tree cannot hold "
+            f"itself. Assign a copy, copy.copy({owner.__name__.lower()}), or hold an "
+            f"index in its place."
+        )
+
 
 class JitDeclarationError(PurestateError, TypeError):
     """A use of `ps.jit` that could never be right."""

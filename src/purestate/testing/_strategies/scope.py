@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import hypothesis.strategies as st
 import jax.numpy as jnp
 
-from purestate._schema.annotations import axis_size
+from purestate._schema.dimensions import Dimension, dimensions
 from purestate.errors import StrategyError
 from purestate.testing._strategies.arrays import DTYPES, enabled
 
@@ -123,18 +123,17 @@ class Scope:
             StrategyError: axes that are computed from what is not known here.
         """
         found: list[int] = []
-        for word in dims.split():
-            label = word.lstrip("*#?").rpartition("=")[2]
-            if word == "...":
+        for dim in dimensions(dims):
+            if dim.label == "...":
                 found += self.shared_shape()
-            elif word.startswith("*"):
-                found += self._many(label, ((), (2,), (2, 3)))
-            elif label.startswith("_"):
+            elif dim.is_many:
+                found += self._many(dim.label, ((), (2,), (2, 3)))
+            elif dim.is_anonymous:
                 found.append(self.choose(self._pool))
-            elif "#" in word and label.isidentifier():
-                found.append(self.choose((self.size(label), 1)))
+            elif dim.may_be_one and dim.label.isidentifier():
+                found.append(self.choose((self.size(dim.label), 1)))
             else:
-                found.append(self._computed(label, place))
+                found.append(self._computed(dim, place))
         return tuple(found)
 
     def _many(self, name: str, options: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
@@ -148,14 +147,14 @@ class Scope:
         found: tuple[int, ...] = self.sizes[name]
         return found
 
-    def _computed(self, label: str, place: str) -> int:
-        for name in re.findall(r"[A-Za-z_]\w*", label):
+    def _computed(self, dim: Dimension, place: str) -> int:
+        for name in re.findall(r"[A-Za-z_]\w*", dim.label):
             self.size(name)
         try:
-            return int(axis_size(label, self.sizes))
+            return int(dim.size(self.sizes))
         except (KeyError, SyntaxError):
             raise StrategyError(
-                f"cannot tell the size of the axis {label!r} of {place}. Give a "
+                f"cannot tell the size of the axis {dim.label!r} of {place}. Give a "
                 f"strategy for it, or a size by name: dims={{'n': 3}}."
             ) from None
 
