@@ -61,7 +61,9 @@ def check_method(
 
     Raises:
         LawError: a law is broken.
-        StrategyError: arguments cannot be drawn, or the method raises on them.
+        StrategyError: arguments cannot be drawn, the method raises on them, or `args`,
+            `static` or `dims` names what is not there.
+        FieldError: `fields` names what the constructor does not take.
         BackendError: no backend that was asked for is present.
         LookupError: an unknown law.
 
@@ -117,8 +119,8 @@ def check_host(
 
     Raises:
         LawError: a law is broken.
-        StrategyError: it is no host function, or has effects, or its arguments cannot
-            be drawn.
+        StrategyError: it is no host function, or has effects, its arguments cannot be
+            drawn, or `args`, `static` or `dims` names what is not there.
         BackendError: no backend that was asked for is present.
         LookupError: an unknown law.
 

@@ -58,7 +58,9 @@ def check_state(
     Raises:
         LawError: a law is broken: which one, where, and the smallest instance found, in
             a form that can be pasted.
-        StrategyError: no instances can be drawn.
+        StrategyError: no instances can be drawn, or `dims` names an axis that is not
+            there.
+        FieldError: `fields` names what the constructor does not take.
         BackendError: no backend that was asked for is present.
         LookupError: an unknown law.
 

@@ -34,7 +34,8 @@ def states(
 
     Args:
         cls: the class; `Box[int]` for a generic one.
-        fields: strategies or values for some of the constructor's arguments.
+        fields: strategies or values for some of the constructor's parameters; for a
+            class with its own `__init__` those of that.
         dims: sizes of axes, `{"n": 3, "m": (1, 2)}`, or a pool for all of them,
             `(1, 8)`.
         dtypes: the dtypes to draw from where the annotation admits them.
