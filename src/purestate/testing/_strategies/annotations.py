@@ -48,6 +48,18 @@ _ODD_STATIC: dict[Any, tuple[Any, ...]] = {
 }
 
 
+def unchanged(value: Any) -> Any:
+    """Return the value: a function for static fields."""
+    return value
+
+
+# A plain function, a method of a class and one of a str are static values, too.
+_ANY_STATIC = (
+    *(1, "a", None, True, 1.0, ("a", 2)),
+    *(unchanged, dict.fromkeys, "a".upper),
+)
+
+
 def draw_value(scope: Scope, parameter: Parameter, place: str) -> Any:
     """Draw what a parameter may be.
 
@@ -57,7 +69,7 @@ def draw_value(scope: Scope, parameter: Parameter, place: str) -> Any:
     annotation, owner = parameter.annotation, parameter.owner
     if annotation is ABSENT:
         if parameter.default is ABSENT:
-            raise StrategyError.unannotated(place)
+            raise StrategyError.unannotated(place, scope.given, scope.part)
         return parameter.default
     if isinstance(annotation, typing.ForwardRef):
         annotation = annotation.__forward_arg__
@@ -80,7 +92,7 @@ def draw_value(scope: Scope, parameter: Parameter, place: str) -> Any:
             return found
     if parameter.default is not ABSENT:
         return parameter.default
-    raise StrategyError.unknown(place, _text(annotation))
+    raise StrategyError.unknown(place, _text(annotation), scope.given, scope.part)
 
 
 class _No:
@@ -204,7 +216,7 @@ def _scalar(scope: Scope, parameter: Parameter, place: str) -> Any:
 
 def _anything(scope: Scope, parameter: Parameter, place: str) -> Any:
     if parameter.static:
-        return scope.choose((1, "a", None, True, 1.0, ("a", 2)))
+        return scope.choose(_ANY_STATIC)
     array = dataclasses.replace(parameter, annotation=jax.Array)
     kinds = (jax.Array,) if scope.is_tame else (jax.Array, None, list, dict)
     kind = scope.choose(kinds)

@@ -6,9 +6,10 @@ hypothesis, so that they shrink one by one, or they follow from a small number, 
 variant, so that a hundred examples share a handful of programs.
 """
 
+import contextlib
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import hypothesis.strategies as st
@@ -31,6 +32,9 @@ class Scope:
         specials: whether NaN, infinities and extremes are wanted.
         sizes: the axes by name, as far as they are known.
         typevars: what type variables stand for.
+        given: what gives a value for all that is being drawn, as text, such as
+            `fields={'x': ...}`; None where nothing does.
+        part: the class of which a part is being drawn, if it is a part itself.
         refusals: per class, how many instances were made and how many of them its
             `__check__` refused; shared by all examples of a test.
     """
@@ -51,6 +55,8 @@ class Scope:
         self.typevars: dict[Any, Any] = {}
         self.refusals = {} if refusals is None else refusals
         self.depth = 0
+        self.given: str | None = None
+        self.part: str | None = None
         self._given = dict(dims) if isinstance(dims, Mapping) else {}
         self._pool: Sequence[int] = DIMS
         if dims is not None and not isinstance(dims, Mapping):
@@ -66,6 +72,16 @@ class Scope:
         if self._variant is None:
             return self.draw(st.sampled_from(list(options)))  # type: ignore[no-any-return]
         return options[0] if self._variant == 0 else self._random.choice(options)
+
+    @contextlib.contextmanager
+    def within(self, given: str | None, part: str | None = None) -> Iterator[None]:
+        """Say what is being drawn, for messages."""
+        before = self.given, self.part
+        self.given, self.part = given, part
+        try:
+            yield
+        finally:
+            self.given, self.part = before
 
     @property
     def too_deep(self) -> bool:
