@@ -143,5 +143,25 @@ def surface_errors(wait: bool = True) -> Iterator[None]:
 def _wait_for_everything() -> None:
     for array in untyped_jax.live_arrays():
         if not array.is_deleted():
-            array.block_until_ready()
-    untyped_jax.effects_barrier()
+            _wait(array.block_until_ready)
+    wait_for_effects()
+
+
+def wait_for_effects() -> None:
+    """Wait as `jax.effects_barrier` does, for all but exceptions raised before."""
+    _wait(untyped_jax.effects_barrier)
+
+
+def _wait(wait: Callable[[], object]) -> None:
+    """Wait, and pass over an exception of a host function that was raised before.
+
+    A traceback may hold a result of the program that failed. And jax keeps the token of
+    such a program, to raise its error at each barrier until another program with a
+    callback has run there.
+    """
+    try:
+        wait()
+    except Exception as error:
+        mark = _MARK.search(str(error))
+        if mark is None or int(mark[1]) in _failed:
+            raise

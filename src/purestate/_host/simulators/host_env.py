@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from purestate._compat import current_trace, outermost_trace, untyped_jax
+from purestate._compat import current_trace, outermost_trace
+from purestate._host.call.failures import wait_for_effects
 from purestate._host.call.leaf import as_operand, is_inexact, struct
 from purestate._host.call.options import Options
 from purestate._host.function import HostFunction
@@ -171,7 +172,7 @@ class HostEnv:
 
     def _call(self, what: str, *args: Any) -> Any:
         if current_trace() == outermost_trace():
-            untyped_jax.effects_barrier()  # programs that still run come first
+            wait_for_effects()  # programs that still run come first
         return self._host(*args, what=what)
 
     def _seed(self, seed: Any) -> Any:
