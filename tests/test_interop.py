@@ -479,6 +479,18 @@ def test_a_state_is_saved_and_restored_into_its_class(ocp, tmp_path):
     assert p == again
 
 
+@pytest.mark.parametrize("wrap", [lambda p: p, lambda p: [{"k": p}]])
+def test_a_packed_state_is_saved_and_restored(ocp, tmp_path, wrap):
+    packed = ps.pack(wrap(params(opt=Opt(mu=jnp.arange(3)))), max_bytes=8)
+
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "c", packed)
+        checkpointer.wait_until_finished()
+        again = checkpointer.restore(tmp_path / "c", packed)
+
+    assert packed == again
+
+
 def test_a_state_is_restored_into_a_state_of_shapes(ocp, tmp_path):
     p = params(b=jnp.arange(2.0))
 

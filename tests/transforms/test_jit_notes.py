@@ -1,7 +1,11 @@
 """The notes that `ps.jit` adds to errors of JAX: they name fields."""
 
+import collections
+import functools
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import purestate as ps
@@ -59,6 +63,154 @@ def test_a_value_in_a_container_is_blamed_on_its_field():
     (note,) = notes_of(caught.value)
     assert note.startswith("Layer.parts['k'] holds a str")
     assert "`parts['k']: ... = " not in note
+
+
+class Net(ps.State):
+    w: jax.Array
+
+    def apply(self, x):
+        return self.w * x
+
+
+PARTIAL = (
+    "\nLayer.act holds a {} with arrays in it, and as a static value it would be refused. "
+    "Keep it as data, `act={}`, or write a method or property that calls it."
+)
+
+
+@pytest.mark.parametrize(
+    ("act", "kind", "partial"),
+    [
+        (Net(w=2.0).apply, "method", "jax.tree_util.Partial(Net.apply, net)"),
+        (jnp.ones(2).dot, "method", "jax.tree_util.Partial(jnp.dot, x)"),
+        (
+            np.ones(2).dot,
+            "builtin_function_or_method",
+            "jax.tree_util.Partial(jnp.dot, x)",
+        ),
+        (
+            functools.partial(jnp.add, jnp.ones(2)),
+            "partial",
+            "jax.tree_util.Partial(add, ...)",
+        ),
+    ],
+    ids=["State", "jax", "numpy", "partial"],
+)
+def test_a_callable_with_arrays_is_not_advised_to_be_static(act, kind, partial):
+    with pytest.raises(TypeError) as caught:
+        Layer(w=jnp.ones(2), act=act).total()
+
+    assert str(caught.value).endswith(PARTIAL.format(kind, partial))
+    assert [] == notes_of(caught.value)
+
+
+def test_the_advised_partial_is_traced_with_its_arrays():
+    class Solver(ps.State):
+        y: jax.Array
+        rhs: object
+
+        @ps.jit
+        def step(self):
+            return self.rhs(self.y)
+
+    net = Net(w=2.0)
+    solver = Solver(y=3.0, rhs=jax.tree_util.Partial(Net.apply, net))
+
+    assert 6 == solver.step()
+    with pytest.raises(
+        TypeError, match=r"`rhs=jax\.tree_util\.Partial\(Net\.apply, net\)`"
+    ):
+        Solver(y=3.0, rhs=net.apply).step()
+
+
+def test_a_method_of_what_holds_no_arrays_may_be_static():
+    with pytest.raises(TypeError) as caught:
+        Layer(w=jnp.ones(2), act="a".join).total()
+
+    (note,) = notes_of(caught.value)
+    assert note.endswith("`act: ... = ps.static()`, if it is configuration.")
+
+
+def test_a_value_without_a_hash_is_not_advised_to_be_static():
+    with pytest.raises(TypeError) as caught:
+        Layer(w=jnp.ones(2), act={1}).total()
+
+    (note,) = notes_of(caught.value)
+    assert note == (
+        "Layer.act holds a set, which jax cannot trace, and which has no hash, so that it "
+        "cannot be static either."
+    )
+
+
+@pytest.mark.parametrize(
+    "act",
+    [{1: 1.0, "a": 2.0}, collections.defaultdict(float, {1: 1.0, "a": 2.0})],
+    ids=["dict", "defaultdict"],
+)
+def test_a_dict_whose_keys_cannot_be_sorted_is_named_with_its_field(act):
+    with pytest.raises((ValueError, TypeError)) as caught:
+        Layer(w=jnp.ones(2), parts={"k": [act]}).total()
+
+    assert str(caught.value).endswith(
+        "\nLayer.parts['k'][0] is a dict with keys that cannot be sorted, 1 and 'a', and "
+        "jax sorts them. Use keys of one type, str for example."
+    )
+
+
+def test_so_it_is_by_a_class_that_checks_itself():
+    class Checked(ps.State):
+        d: dict
+
+        def __check__(self):
+            return True
+
+    with pytest.raises(ValueError, match="sorting pytree dictionary keys") as caught:
+        Checked(d={1: 1.0, "a": 2.0})
+
+    assert notes_of(caught.value)[0] == (
+        "Checked.d is a dict with keys that cannot be sorted, 1 and 'a', and jax sorts "
+        "them. Use keys of one type, str for example."
+    )
+
+
+def test_a_value_error_of_the_user_keeps_its_text():
+    @ps.jit
+    def f(layer):
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine") as caught:
+        f(Layer(w=1.0))
+
+    assert ("mine",) == caught.value.args
+
+
+class Dense(ps.State):
+    kernel: jax.Array
+    bias: jax.Array
+
+    @ps.jit
+    def __call__(self, x):
+        return x @ self.kernel + self.bias
+
+
+def test_labels_that_optax_takes_for_a_function_are_recognised():
+    optax = pytest.importorskip("optax", reason="optax needs the interop extra")
+    dense = Dense(kernel=jnp.ones((3, 2)), bias=jnp.zeros(2))
+    labels = ps.prefix(dense, "a", bias="b")
+    parts = {"a": optax.sgd(0.5), "b": optax.set_to_zero()}
+
+    with pytest.raises(TypeError) as caught:
+        optax.multi_transform(parts, labels).init(dense)
+
+    (note,) = notes_of(caught.value)
+    assert note == (
+        "this Dense holds only strings, as labels do that ps.prefix made. It has a "
+        "__call__, so optax.multi_transform takes it for a function: give it "
+        "`lambda _: labels`."
+    )
+    tx = optax.multi_transform(parts, lambda _: labels)
+    updates, _ = tx.update(dense, tx.init(dense), dense)
+    assert ([-0.5] * 2, [0, 0]) == (updates.kernel[0].tolist(), updates.bias.tolist())
 
 
 @pytest.mark.parametrize(

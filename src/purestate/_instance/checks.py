@@ -5,6 +5,8 @@ from typing import Any
 import jax
 
 from purestate._compat import Tracer, untyped_jax
+from purestate._inspect.key_order import is_unsortable, order_text
+from purestate._inspect.key_paths import path_text
 from purestate._inspect.repr import pformat
 from purestate._schema.layout import Layout
 from purestate.errors import CheckError, StrictFieldError
@@ -22,7 +24,14 @@ def run_checks(self: Any, layout: Layout) -> None:
         return
     # Asked of each type once: isinstance(leaf, Tracer) takes 0.3 us, for jax overrides
     # it, and 256 leaves are mostly of one type.
-    kinds = set(map(type, jax.tree.leaves(self)))
+    try:
+        kinds = set(map(type, jax.tree.leaves(self)))
+    except (ValueError, TypeError) as error:
+        root = layout.cls.__name__
+        for path, leaf in jax.tree.leaves_with_path(self, is_unsortable):
+            if is_unsortable(leaf):
+                error.add_note(order_text(path_text(path, root), leaf))
+        raise
     if any(issubclass(kind, _ABSTRACT) for kind in kinds):
         return
     # All values are known, so jnp can compute with them even while jax traces.

@@ -85,14 +85,17 @@ class Spec:
         return _spec_from, (self.skeleton, groups)
 
 
-@dataclass(frozen=True)
-class _Kept:
-    """The key of a leaf that is not in a buffer: its path in the State."""
+_named: Any = jax.tree_util.GetAttrKey
 
-    path: str
+
+class _Kept(_named):  # type: ignore[misc]
+    """The key of a leaf that is not in a buffer: its path in the State.
+
+    Of a class of jax's own, since who saves trees by their keys knows no others.
+    """
 
     def __str__(self) -> str:
-        return self.path if self.path.startswith("[") else f".{self.path}"
+        return self.name if self.name.startswith("[") else f".{self.name}"
 
 
 _specs: "weakref.WeakValueDictionary[Any, Spec]" = weakref.WeakValueDictionary()

@@ -1,20 +1,30 @@
 """Notes on the errors of jitted functions: which field it was, and what to do.
 
 Everything here runs in an `except`. An exception keeps its type and its text; help
-comes as a note below it.
+comes as a note below it. Two texts of jax are continued instead: one says nothing of
+where, and one advises what would be refused.
 """
 
+import functools
 import re
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from purestate._compat import DONATED_TWICE, NEEDS_A_VALUE, is_tracer, is_tracing
+from purestate._compat import (
+    DONATED_TWICE,
+    NEEDS_A_VALUE,
+    is_tracer,
+    is_tracing,
+)
+from purestate._inspect.key_order import is_unsortable, order_text
 from purestate._inspect.key_paths import path_text
-from purestate._schema.marks import is_state_class
+from purestate._schema.marks import is_state, is_state_class
+from purestate._schema.static_values import Unfit, typed
 from purestate._transforms.consumed import was_deleted
 from purestate.errors import SharedBufferWarning
 
@@ -26,10 +36,16 @@ def add_notes(
     if getattr(error, "__purestate_explained__", None) is not None:
         return  # by the innermost jitted function, which knows best
     try:
-        notes = list(_notes(error, name, args, kwargs))
+        leaves = list(_leaves(args, kwargs))
+        refusals = list(_refusals(error, leaves))
+        notes = list(_notes(error, name, leaves))
+        if isinstance(error, TypeError):
+            notes += _untraceable(leaves, (*args, *kwargs.values()))
         error.__purestate_explained__ = name  # type: ignore[attr-defined]
     except Exception:  # noqa: BLE001  # an argument that cannot even be flattened
         return
+    if refusals:
+        error.args = ("\n".join([str(error), *refusals]),)
     for note in notes:
         error.add_note(note)
 
@@ -81,10 +97,50 @@ def without_shared_buffers(
     )
 
 
-def _notes(
-    error: Exception, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Iterator[str]:
-    leaves = list(_leaves(args, kwargs))
+def _refusals(error: Exception, leaves: list[tuple[str, Any]]) -> Iterator[str]:
+    """Say where what jax refused stands: a dict without an order, a method."""
+    for place, leaf in leaves:
+        if is_unsortable(leaf):  # so it is this that was refused
+            yield order_text(place, leaf)
+    if type(error) is TypeError:
+        for place, leaf in leaves:
+            if partial := _partial(leaf):
+                yield (
+                    f"{place} holds a {type(leaf).__name__} with arrays in it, and as "
+                    f"a static value it would be refused. Keep it as data, "
+                    f"`{_field(place)}={partial}`, or write a method or property that "
+                    f"calls it."
+                )
+
+
+def _partial(leaf: Any) -> str:
+    """Return how to keep a callable that holds arrays as data, empty for others."""
+    owner = getattr(leaf, "__self__", None)
+    if isinstance(leaf, functools.partial):
+        held = [*leaf.args, *leaf.keywords.values()]
+        return (
+            f"jax.tree_util.Partial({getattr(leaf.func, '__name__', 'f')}, ...)"
+            if any(map(_has_arrays, held))
+            else ""
+        )
+    if not callable(leaf) or owner is None or not _has_arrays(owner):
+        return ""
+    cls, method = type(owner).__name__, getattr(leaf, "__name__", "...")
+    if not is_state(owner) and hasattr(owner, "dtype"):
+        method = method.lstrip("_")  # jax's Array.sum is named _sum
+        function = f"jnp.{method}" if hasattr(jnp, method) else f"type(x).{method}"
+        return f"jax.tree_util.Partial({function}, x)"
+    return f"jax.tree_util.Partial({cls}.{method}, {cls.lower()})"
+
+
+def _has_arrays(value: Any) -> bool:
+    return any(
+        hasattr(leaf, "dtype") and not isinstance(leaf, type)
+        for leaf in jax.tree.leaves(value)
+    )
+
+
+def _notes(error: Exception, name: str, leaves: list[tuple[str, Any]]) -> Iterator[str]:
     gone = [place for place, leaf in leaves if was_deleted(leaf)]
     if gone:
         yield (
@@ -92,18 +148,6 @@ def _notes(
             f"jitted call, which reused the memory. Use the State that this call "
             f"returned, or copy with jnp.copy before donating."
         )
-    if isinstance(error, TypeError):
-        for place, leaf in leaves:
-            if not _is_traceable(leaf):
-                kind = type(leaf).__name__
-                field = re.sub(r"(\[[^\]]*\])*$", "", place).rpartition(".")[2]
-                advice = (
-                    f"declare it static, `{field}: ... = ps.static()`, if it is "
-                    f"configuration"
-                    if "." in place
-                    else "name it in static_argnames"
-                )
-                yield f"{place} holds a {kind}, which jax cannot trace: {advice}."
     if NEEDS_A_VALUE in str(error):
         for place, leaf in leaves:
             field = place.rpartition(".")[2]
@@ -122,9 +166,51 @@ def _notes(
         )
 
 
+def _untraceable(
+    leaves: list[tuple[str, Any]], arguments: tuple[Any, ...]
+) -> Iterator[str]:
+    """Name the leaves that are no arrays, and what to do with them."""
+    labels: dict[int, None] = {}
+    for arg in arguments:
+        inside = jax.tree.leaves(arg) if is_state(arg) and callable(arg) else []
+        if inside and all(type(leaf) is str for leaf in inside):
+            labels |= dict.fromkeys(map(id, inside))
+            yield (
+                f"this {type(arg).__name__} holds only strings, as labels do that "
+                f"ps.prefix made. It has a __call__, so optax.multi_transform takes it "
+                f"for a function: give it `lambda _: labels`."
+            )
+    for place, leaf in leaves:
+        explained = _partial(leaf) or is_unsortable(leaf) or id(leaf) in labels
+        if _is_traceable(leaf) or explained:
+            continue
+        if "." not in place:
+            advice = ": name it in static_argnames"
+        elif _fits_static(leaf):
+            advice = (
+                f": declare it static, `{_field(place)}: ... = ps.static()`, if it is "
+                f"configuration"
+            )
+        else:
+            advice = ", and which has no hash, so that it cannot be static either"
+        yield f"{place} holds a {type(leaf).__name__}, which jax cannot trace{advice}."
+
+
+def _fits_static(leaf: Any) -> bool:
+    try:
+        typed(leaf)
+    except Unfit:
+        return False
+    return True
+
+
 def _leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    for path, leaf in jax.tree.leaves_with_path((args, kwargs)):
+    for path, leaf in jax.tree.leaves_with_path((args, kwargs), is_unsortable):
         yield _place(path, args, kwargs), leaf
+
+
+def _field(place: str) -> str:
+    return re.sub(r"(\[[^\]]*\])*$", "", place).rpartition(".")[2]
 
 
 def _place(path: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
