@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -128,9 +127,8 @@ def dataclass_replace(case: StateCase) -> None:
     after = case.replace(case.state, **{name: value})
     if after is REFUSED:
         return
-    ways: list[Callable[..., Any]] = [dataclasses.replace]
-    if hasattr(copy, "replace"):  # from Python 3.13 on
-        ways.append(copy.replace)
+    newer: Any = getattr(copy, "replace", None)  # from Python 3.13 on
+    ways: list[Any] = [dataclasses.replace, *([newer] if newer else [])]
     for way in ways:
         try:
             found = way(case.state, **{name: value})
