@@ -20,7 +20,6 @@ from purestate._instance.seal import converted, fill_defaults, seal
 from purestate._schema.fields import MISSING, is_initvar, is_stored
 from purestate._schema.layout import Layout, layout_of
 from purestate._schema.marks import AUX, FAILED, OPEN, held_by, is_state_class
-from purestate._schema.marks import store as store  # likewise
 from purestate.errors import DeclarationError, FieldError, FrozenStateError
 
 CONVERTED = "__purestate_converted__"  # fields that a base's __init__ converted

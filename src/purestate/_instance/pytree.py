@@ -31,8 +31,7 @@ def register(layout: Layout) -> None:
     namespace |= {
         "_ps_cls": cls,
         "_ps_new": _new,
-        "_ps_held": held_by,
-        "_ps_store": store,
+        "_ps_set": object.__setattr__,
         "_ps_aux_of": sealed_aux,
     }
     namespace["_ps_keys"] = tuple(map(jax.tree_util.GetAttrKey, layout.data))
@@ -50,16 +49,16 @@ def register(layout: Layout) -> None:
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
 
 
-def store_lines(values: dict[str, str], store: str) -> list[str]:
+def store_lines(values: dict[str, str]) -> list[str]:
     """Return source that fills a new `_ps_self`: names with the expressions for them.
 
     The expressions must be local variables, since their order of evaluation is free;
-    `_ps_dict` is the instance's dict, `store` what replaces it.
+    `_ps_dict` is the instance's dict.
     """
     if fills_dict(len(values)):
         return [f"_ps_dict[{name!r}] = {value}" for name, value in values.items()]
     literal = ", ".join(f"{name!r}: {value}" for name, value in values.items())
-    return [f"{store}(_ps_self, {{{literal}}})"]
+    return [f"_ps_set(_ps_self, '_ps_dict', {{{literal}}})"]
 
 
 def new_instance(cls: type, values: dict[str, Any]) -> Any:
@@ -120,12 +119,12 @@ def _unflatten_lines(layout: Layout) -> list[str]:
         lines = [
             made,
             *_unpack_lines(layout, "{}"),
-            *store_lines(names | {AUX: "_ps_aux"}, "_ps_store"),
+            *store_lines(names | {AUX: "_ps_aux"}),
         ]
         return [*lines, "return _ps_self"]
     return [
         made,
-        "_ps_dict = _ps_held(_ps_self)",
+        "_ps_dict = _ps_self._ps_dict",
         *_unpack_lines(layout, "_ps_dict['{}']"),
         f"_ps_dict[{AUX!r}] = _ps_aux",
         "return _ps_self",

@@ -4,7 +4,8 @@ What an instance is at the moment stands in its `__dict__`, beside its fields: t
 `AUX` on a finished one, `OPEN` while a constructor runs, `DRAFT` in a draft, `FAILED`
 after a constructor that raised. Users do not see the marks: `vars(state)` is a copy of
 the fields, see `Holder`. So everything here that reads or writes a mark goes through
-`held_by` and `store`, which cost what `x.__dict__` does.
+`held_by` and `store`, or in generated source through the attribute `_ps_dict`, which
+costs what `__dict__` does elsewhere.
 """
 
 from collections.abc import Callable
@@ -26,6 +27,7 @@ class Holder:
 
 
 _dict: Any = Holder.__dict__["__dict__"]
+Holder._ps_dict = _dict  # type: ignore[attr-defined]
 held_by: Callable[[Any], dict[str, Any]] = _dict.__get__
 store: Callable[[Any, dict[str, Any]], None] = _dict.__set__
 

@@ -78,7 +78,7 @@ class _Body:
                     _ps_aux = None
                 if _ps_aux is None:
                     ...
-                _ps.store(_ps_self, {'cache': cache, ...: _ps_aux})
+                _ps_set(_ps_self, '_ps_dict', {'cache': cache, ...: _ps_aux})
             except _ps_builtins.BaseException as _ps_error:
                 ...                                        # freezes, explains, raises
 
@@ -99,6 +99,7 @@ class _Body:
             # What every construction reads, without a look into a module.
             "_ps_type": type,
             "_ps_cls": layout.cls,
+            "_ps_set": object.__setattr__,
             "_ps_missing": Missing,
             "_ps_interned": layout.table.plain,
             "_ps_aux": layout.aux,
@@ -122,7 +123,7 @@ class _Body:
             # A class that cloudpickle has filled after it was made: see there.
             "if _ps_layout.bare:",
             "    return _ps.awakened(_ps_self, _ps_layout, _ps_builtins.locals())",
-            "_ps_dict = _ps.held_by(_ps_self)",
+            "_ps_dict = _ps_self._ps_dict",
             # Unknown names, a second call, or dataclasses.replace; all of them rare,
             # and told by two truth values.
             "if _ps_unknown or _ps_dict or _ps_more:",
@@ -204,9 +205,7 @@ class _Body:
                 f"    _ps_aux = _ps_layout.intern({{{values}}})",
                 f"    {''.join(f'{name}, ' for name in names)} = _ps_aux.values",
             ]
-        lines += store_lines(
-            {name: name for name in stored} | {AUX: "_ps_aux"}, "_ps.store"
-        )
+        lines += store_lines({name: name for name in stored} | {AUX: "_ps_aux"})
         checks = ["_ps.run_checks(_ps_self, _ps_layout)"] if self.layout.checks else []
         return lines + checks
 
@@ -227,8 +226,8 @@ def make_replace(layout: Layout) -> Callable[..., Any] | None:
         return None
     layout.namespace |= {
         "_ps_plain": layout.plain,
-        "_ps": construct,
         "_ps_cls": layout.cls,
+        "_ps_set": object.__setattr__,
         "_ps_replaced": replaced,
         "_ps_others": NOT_NUMBERS,
         "_ps_new": object.__new__,
@@ -241,19 +240,19 @@ def make_replace(layout: Layout) -> Callable[..., Any] | None:
         "    if type(_ps_value) not in _ps_others:",
         "        return _ps_replaced(_ps_self, _ps_changes)",
     ]
-    build = ["_ps.store(_ps_made, {**_ps.held_by(_ps_self), **_ps_changes})"]
+    build = ["_ps_set(_ps_made, '_ps_dict', {**_ps_held, **_ps_changes})"]
     if fills_dict(len(layout.names) + 1):
         build = [
-            "_ps_dict = _ps.held_by(_ps_made)",
-            "_ps_dict.update(_ps.held_by(_ps_self))",
+            "_ps_dict = _ps_made._ps_dict",
+            "_ps_dict.update(_ps_held)",
             "_ps_dict.update(_ps_changes)",
         ]
     function = define(
         layout.cls,
         "replace(_ps_self, /, **_ps_changes)",
         [
-            f"_ps_is_plain = {AUX!r} in _ps.held_by(_ps_self)",
-            "if not _ps_is_plain or not _ps_changes.keys() <= _ps_plain:",
+            "_ps_held = _ps_self._ps_dict",
+            f"if {AUX!r} not in _ps_held or not _ps_changes.keys() <= _ps_plain:",
             "    return _ps_replaced(_ps_self, _ps_changes)",
             *(numbers if layout.arrays else []),
             "_ps_made = _ps_new(_ps_cls)",
