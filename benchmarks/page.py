@@ -56,8 +56,8 @@ INTRODUCTION = """\
 This page is made by `make bench`; do not edit it. What is quoted are medians. Rivals
 take turns within each round, every statement waits for its result, and ratios are taken
 within a round. `python -m benchmarks.report OLD NEW` compares two of the files in
-`benchmarks/results/`, and `python -m benchmarks.against OLD/src NEW/src` two versions of
-purestate."""
+`benchmarks/results/`, and `python -m benchmarks.against OLD/src NEW/src` two versions
+of purestate."""
 # What is done, where the figures are, and the two rivals.
 PURE = (
     (
@@ -236,7 +236,7 @@ def figures(folder: Path) -> dict[str, str]:
     )
     shares = {
         row: 100
-        * get("host", row, "8 B", "purestate, buffer")
+        * get("host", row, "8 B", "purestate, pure")
         / get("host", row, "8 B", "pure_callback")
         for row in ("jit", "scan")
     }

@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 
+import jax
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -35,33 +36,41 @@ def in_threads(work, arguments):
         return list(pool.map(run, arguments))
 
 
-def python(code, *arguments, devices=1, timeout=300, **options):
-    """Return the finished process of a new Python on so many CPU devices.
+def python(*code, devices=1, env=(), **options):
+    """Return the finished process of a new Python that ran the code on CPU devices.
 
-    Further options are those of `subprocess.run`; `env` adds to this environment.
+    Args:
+        code: parts of the program, each with an indentation of its own.
+        devices: how many devices JAX finds.
+        env: what to add to this process's environment.
+        options: further ones of `subprocess.run`.
     """
     environment = {
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
     }
     return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), *arguments],
-        env=os.environ | environment | options.pop("env", {}),
-        capture_output=True,
-        timeout=timeout,
-        check=False,
-        **{"text": True} | options,
+        [sys.executable, "-c", "\n".join(map(textwrap.dedent, code))],
+        env=os.environ | environment | dict(env),
+        **{"capture_output": True, "text": True, "timeout": 300, "check": False}
+        | options,
     )
 
 
 def through_cloudpickle(make, use):
-    """Run `make`; carry its `made` to another process; run `use` there."""
+    """Run `make`, carry what it named `made` to another process, and run `use` there."""
     pytest.importorskip("cloudpickle", reason="cloudpickle needs the interop extra")
-    send = "\nimport sys, cloudpickle\nsys.stdout.buffer.write(cloudpickle.dumps(made))"
-    receive = "import pickle, sys\nmade = pickle.loads(sys.stdin.buffer.read())\n"
+    send = "import sys, cloudpickle; sys.stdout.buffer.write(cloudpickle.dumps(made))"
+    receive = "import pickle, sys; made = pickle.loads(sys.stdin.buffer.read())"
 
-    made = python(textwrap.dedent(make) + send, text=False)
-    assert 0 == made.returncode, made.stderr.decode()
-    used = python(receive + textwrap.dedent(use), text=False, input=made.stdout)
+    sent = python(make, send, text=False)
+    assert 0 == sent.returncode, sent.stderr.decode()
+    used = python(receive, use, "print('fine')", text=False, input=sent.stdout)
 
-    assert (0, b"") == (used.returncode, used.stderr), used.stderr.decode()
+    assert "" == used.stderr.decode(), used.stderr.decode()
+    assert b"fine\n" == used.stdout
+
+
+def aux_of(state):
+    """Return what jax is told of a State beside its leaves."""
+    return jax.tree_util.default_registry.flatten_one_level(state)[1]

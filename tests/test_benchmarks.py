@@ -1,13 +1,13 @@
 """The benchmarks' own arithmetic, and that the pages quote what was measured."""
 
 import json
-import pathlib
 import re
 
 import numpy as np
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from tests.helpers import ROOT
+
 RESULTS = ROOT / "benchmarks" / "results"
 
 pytestmark = pytest.mark.skipif(

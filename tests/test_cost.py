@@ -8,8 +8,6 @@ import collections
 import contextlib
 import dataclasses
 import os
-import subprocess
-import sys
 import time
 
 import jax
@@ -17,6 +15,7 @@ import jax.numpy as jnp
 import pytest
 
 import purestate as ps
+from tests.helpers import python
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("COVERAGE_RUN") == "true",
@@ -252,9 +251,9 @@ def test_importing_jax_initialises_no_backend_and_pulls_in_no_extra():
         "print(sorted(extra & sys.modules.keys()))"
     )
 
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    done = python(code)
 
-    assert b"[]\n" == done.stdout
+    assert "[]\n" == done.stdout, done.stderr
 
 
 def test_nothing_that_was_compiled_before_is_compiled_again():
@@ -309,6 +308,6 @@ for step in use():
     assert not {"flax", "equinox"} & set(__import__("sys").modules), step
 """
 
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = python(code)
 
     assert "" == done.stderr

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from purestate import errors
+from tests.helpers import ROOT
 
-ROOT = pathlib.Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 EXAMPLES = DOCS / "examples"
 EPOCHS = 3

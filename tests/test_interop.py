@@ -527,3 +527,22 @@ def test_a_state_is_restored_on_another_layout_of_devices(ocp, tmp_path):
         assert (r.x == t.x).all() and (r.y == t.y).all()
         """
     )
+
+
+def test_a_run_time_type_checker_asks_what_is_stored_and_not_what_is_given():
+    beartype = pytest.importorskip("beartype", reason="needs the interop extra")
+    jaxtyping = pytest.importorskip("jaxtyping", reason="needs the interop extra")
+    Float, Int = jaxtyping.Float, jaxtyping.Int
+
+    @jaxtyping.jaxtyped(typechecker=beartype.beartype)
+    class Checked(ps.State):
+        px: Float[jax.Array, "n"] = ps.field(converter=lambda x: jnp.asarray(x) / 255)
+        n: Int[jax.Array, ""] = 0
+        y: jax.Array = 0.5
+
+    assert 3 == Checked(jnp.full(3, 255.0), n=3).n
+    assert [1.0] * 3 == Checked(np.full(3, 255)).px.tolist()
+    assert [1.0] * 3 == Checked(np.full(3, 255), y=2).replace(n=4).px.tolist()
+    for wrong in ({"px": jnp.ones((2, 2))}, {"px": jnp.ones(2), "n": jnp.ones(2, int)}):
+        with pytest.raises(jaxtyping.TypeCheckError):
+            Checked(**wrong)

@@ -25,7 +25,8 @@ import sys
 
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from tests.helpers import ROOT
+
 SOURCE = ROOT / "src"
 EXAMPLES = ROOT / "tests" / "typing"
 FILES = sorted(EXAMPLES.glob("*.py"))

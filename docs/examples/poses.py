@@ -41,7 +41,8 @@ def collect(key, count, steps=100):
 
     @jax.jit
     def run(key):
-        noise = 0.1 * jax.random.normal(key, (count, len(start.qpos)))
+        first, key = jax.random.split(key)
+        noise = 0.1 * jax.random.normal(first, (count, len(start.qpos)))
         states = sim.init(qpos=start.qpos + noise.at[:, :7].set(0))
         ctrl = jnp.zeros((count, len(start.ctrl)))
         _, found = jax.lax.scan(body, (states, ctrl), jax.random.split(key, steps))

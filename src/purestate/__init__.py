@@ -18,10 +18,10 @@ from purestate._host.simulators.host_env import HostEnv
 from purestate._host.simulators.host_sim import HostSim
 from purestate._inspect.diff import diff
 from purestate._inspect.repr import pformat
-from purestate._inspect.tracers import find_tracers
 from purestate._instance.batches import prefix, stack, unstack
 from purestate._pack.pack import pack
 from purestate._schema.fields import field, static
+from purestate._schema.tracers import find_tracers
 from purestate._state.state import State
 from purestate._transforms.donation_report import donation_report
 from purestate._transforms.grad import grad, value_and_grad

@@ -10,10 +10,12 @@ import inspect
 import re
 import sys
 import threading
+import types
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.core
 import jax.extend.core
 import jax.numpy as jnp
 from jax.core import ShapedArray, Trace
@@ -72,6 +74,12 @@ def field_kind(spec: dataclasses.Field[Any]) -> str:
     return str(spec._field_type.name)  # type: ignore[attr-defined]
 
 
+def decorates_frozen(frame: types.FrameType) -> bool:
+    """Return whether a frame is that of `dataclasses` making a frozen dataclass."""
+    is_theirs = frame.f_globals.get("__name__") == "dataclasses"
+    return is_theirs and frame.f_locals.get("frozen") is True
+
+
 def is_written_by_dataclasses(function: object) -> bool:
     """Return whether the standard library wrote a method, and not a person.
 
@@ -99,6 +107,11 @@ def outermost_trace() -> object:
     thread.start()  # a new thread is inside of no trace
     thread.join()
     return found[0]
+
+
+def is_inside_trace() -> bool:
+    """Return whether this thread runs a function that some transform has called."""
+    return current_trace() != outermost_trace()
 
 
 def is_tracing() -> bool:
@@ -159,20 +172,21 @@ def weakly_typed(value: Any) -> Any:
     return conversion.bind(value, new_dtype=value.dtype, weak_type=True, sharding=None)
 
 
-def on_partial_evaluation(primitive: Any, rule: Callable[..., Any]) -> None:
-    """Have `rule` called where jax splits a loop's body, as under `grad` of `scan`."""
+def splits_in_loops() -> dict[Any, Callable[..., Any]]:
+    """Return jax's rules for splitting the body of a loop, by primitive.
+
+    jax splits it under `grad` of `scan`. Empty if this version does not show them.
+    """
     from jax.interpreters import partial_eval
 
-    partial_eval.custom_partial_eval_rules[primitive] = rule
+    return getattr(partial_eval, "custom_partial_eval_rules", {})
 
 
-def splits_in_loops(primitive: Any) -> Callable[..., Any]:
-    """Return the rule that `on_partial_evaluation` would replace."""
-    from jax.interpreters import partial_eval
-
-    rules: dict[Any, Any] = partial_eval.custom_partial_eval_rules
-    found: Callable[..., Any] = rules[primitive]
-    return found
+def is_differentiating() -> bool:
+    """Return whether jax computes tangents beside what runs now, as in such a body."""
+    with _home.take_current_trace() as trace:
+        # By name: only the first of them is public.
+        return type(trace).__name__ in ("JVPTrace", "LinearizeTrace")
 
 
 _trace: Any = Trace

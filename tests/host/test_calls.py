@@ -313,20 +313,6 @@ def test_a_host_function_keeps_its_name_and_documentation():
     )
 
 
-def test_the_lowering_can_be_seen_and_chosen(lowering):
-    fn = ps.host_function(lambda x: x + 1)
-
-    assert lowering == fn.lowering
-    fn.lowering = "emit"
-    assert "emit" == fn.lowering
-    assert 2.0 == jax.jit(fn)(1.0)
-    with pytest.raises(
-        HostSpecError,
-        match="'fast' is no lowering of host functions here; they are buffer, emit, pure",
-    ):
-        fn.lowering = "fast"
-
-
 # --- calls that repeat ----------------------------------------------------------------
 
 

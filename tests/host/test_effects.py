@@ -1,15 +1,12 @@
 """Host functions with effects: once per logical step, used or not."""
 
-import subprocess
-import sys
-import textwrap
-
 import jax
 import jax.numpy as jnp
 import pytest
 
 import purestate as ps
 from purestate.errors import HostGradError, HostVmapError
+from tests.helpers import python
 from tests.hosts import agree
 
 pytestmark = pytest.mark.usefixtures("lowering")
@@ -322,21 +319,8 @@ def test_an_exception_of_an_effect_leaves_the_call():
         ps.jit(lambda x: (fail(x), x)[1])(1.0)
 
 
-def run(code, lowering, **environment):
-    import os
-
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        env={**os.environ, "PURESTATE_HOST_LOWERING": lowering, **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-
 def test_pending_calls_run_before_the_process_ends(lowering):
-    done = run(
+    done = python(
         """
         import sys, jax, jax.numpy as jnp, purestate as ps
 
@@ -350,8 +334,7 @@ def test_pending_calls_run_before_the_process_ends(lowering):
             return c + x, x
 
         jax.lax.scan(body, 0, jnp.arange(10))
-        """,
-        lowering,
+        """
     )
 
     assert 0 == done.returncode, done.stderr

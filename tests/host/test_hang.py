@@ -4,11 +4,10 @@ They run on one core, where jax has one thread to compute with, and on two.
 """
 
 import os
-import subprocess
-import sys
-import textwrap
 
 import pytest
+
+from tests.helpers import python
 
 PATIENCE = 120  # seconds; each program takes about two
 
@@ -110,13 +109,6 @@ def test_it_ends(cores, program, lowering):
         pytest.skip(f"needs a choice of {cores} cores")
     pin = f"import os; os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:{cores}])\n"
 
-    done = subprocess.run(
-        [sys.executable, "-c", pin + HEAD + textwrap.dedent(PROGRAMS[program])],
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    done = python(pin, HEAD, PROGRAMS[program], timeout=PATIENCE)
 
     assert 0 == done.returncode, done.stderr

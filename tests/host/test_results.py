@@ -195,7 +195,7 @@ def test_what_does_not_fit_its_spec_is_an_error(bad, text):
 
     for call in (fn, ps.jit(fn)):
         with pytest.raises(
-            HostSpecError, match=r"(?s)fn \(.*test_host_calls\.py:\d+\) .*" + text
+            HostSpecError, match=r"(?s)fn \(.*test_results\.py:\d+\) .*" + text
         ):
             call()
 

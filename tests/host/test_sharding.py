@@ -1,14 +1,16 @@
 """Host functions on several devices: one call per shard, or one for the whole array.
 
-Each program runs in a process of its own, on four devices that share one processor.
+The programs run in one process, each with names of its own, on four or eight devices
+that share one processor.
 """
 
-import os
-import subprocess
-import sys
+import functools
+import json
 import textwrap
 
 import pytest
+
+from tests.helpers import python
 
 HEAD = """
 import jax, jax.numpy as jnp, numpy as np, purestate as ps
@@ -139,22 +141,36 @@ PROGRAMS = {
 }
 
 
+RUN = """
+import json, traceback
+
+failures = {}
+for name, program in PROGRAMS.items():
+    try:
+        exec(compile(program, name, "exec"), {})
+    except Exception:
+        failures[name] = traceback.format_exc()
+print(json.dumps(failures))
+"""
+
+
+@functools.cache
+def failures(devices):
+    """Run all programs; return the traceback of each that failed, by its name."""
+    programs = {
+        name: (HEAD + textwrap.dedent(program)).replace("DEVICES", str(devices))
+        for name, program in PROGRAMS.items()
+    }
+
+    done = python(f"PROGRAMS = {programs!r}", RUN, devices=devices)
+
+    assert 0 == done.returncode, done.stderr
+    return json.loads(done.stdout)
+
+
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("devices", [4, 8])
 def test_on_several_devices(devices, program):
-    code = HEAD + textwrap.dedent(PROGRAMS[program])
+    failure = failures(devices).get(program)
 
-    done = subprocess.run(
-        [sys.executable, "-c", code.replace("DEVICES", str(devices))],
-        env={
-            **os.environ,
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-            "JAX_PLATFORMS": "cpu",
-        },
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-    assert 0 == done.returncode, done.stderr
+    assert failure is None, failure

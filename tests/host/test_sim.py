@@ -9,6 +9,7 @@ import pytest
 
 import purestate as ps
 from purestate.errors import HostSimError
+from tests.helpers import in_threads
 from tests.host.pendulums import TORQUES, Pendulum, get, pendulum, rolled, set_
 from tests.hosts import agree, x64
 
@@ -337,16 +338,10 @@ def test_programs_of_many_threads_do_not_meet_in_one_simulator():
         for k in range(6)
     ]
     run = jax.jit(lambda s, u: rolled(sim.step, s, u))
-    found = [None] * 6
 
-    def work(k):
-        found[k] = jax.block_until_ready(run(sim.init(), k * TORQUES))[0]
-
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    found = in_threads(
+        lambda k: jax.block_until_ready(run(sim.init(), k * TORQUES))[0], range(6)
+    )
 
     for one, other in zip(expected, found, strict=True):
         assert (one["angle"] == other["angle"]).all()

@@ -9,6 +9,7 @@ import pytest
 
 import purestate as ps
 from purestate.errors import HostGradError, HostSimError, HostSpecError
+from tests.host import pendulums
 from tests.host.pendulums import TORQUES, Pendulum, get, pendulum, set_, vjp
 
 pytestmark = pytest.mark.usefixtures("lowering")
@@ -156,7 +157,7 @@ def test_a_simulator_has_a_short_repr():
 
 
 def test_messages_say_where_the_step_was_written():
-    place = re.escape(f"{__file__}:{Pendulum.step.__code__.co_firstlineno}")
+    place = re.escape(f"{pendulums.__file__}:{Pendulum.step.__code__.co_firstlineno}")
 
     with expecting(rf"Pendulum \({place}\) has no derivative", HostGradError):
         jax.grad(lambda u: pendulum().step(pendulum().init(), u)["angle"][0])(

@@ -1,9 +1,6 @@
 """What MujocoSim refuses, what it observes, and simulations that cannot go on."""
 
 import os
-import subprocess
-import sys
-import textwrap
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +11,7 @@ import pytest
 import purestate as ps
 from purestate.errors import FieldError, PlaceError, SimSpecError, SimulationError
 from purestate.mujoco import MujocoSim
+from tests.helpers import ROOT, python
 from tests.hosts import x64
 from tests.simulators import ZOO, gym_model, random_state, zoo_model
 
@@ -305,9 +303,7 @@ def test_a_state_in_double_precision_goes_through_mjdata():
 
 def test_without_mujoco_the_import_says_what_to_install():
     code = "import sys; sys.modules['mujoco'] = None; import purestate.mujoco"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
-    )
+    done = python(code)
 
     assert (
         "ModuleNotFoundError: purestate.mujoco needs MuJoCo, the extra `mujoco`: pip "
@@ -492,25 +488,8 @@ def test_a_sharded_batch_steps_on_every_device():
     assert np.abs(expected.qpos).max() > 0.5
     assert np.array_equal(expected.values, found.values)
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        env={
-            **os.environ,
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
-            "PYTHONPATH": os.pathsep.join(
-                [str(_root()), os.environ.get("PYTHONPATH", "")]
-            ),
-        },
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+
+    done = python(code, devices=4, env={"PYTHONPATH": path})
 
     assert 0 == done.returncode, done.stderr
-
-
-def _root():
-    import pathlib
-
-    return pathlib.Path(__file__).parents[2]

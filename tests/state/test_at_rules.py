@@ -39,8 +39,9 @@ def test_derived_fields_around_the_place_follow():
 def test_a_derived_field_is_no_place_to_set():
     text = (
         "Outer.total is computed in __post_init__, which runs again at every replace, "
-        "so a value given for it would be lost. Replace what it is computed from, or "
-        "declare it without init=False."
+        "so a value given for it would be lost. Replace what it is computed from. If "
+        "__post_init__ only starts it, declare it with ps.field(init=False, "
+        "derived=False)."
     )
 
     with pytest.raises(DerivedFieldError, match=exactly(text)):

@@ -201,8 +201,9 @@ def test_derived_fields_follow_a_change_in_depth():
 def test_a_derived_field_cannot_be_assigned():
     text = (
         "Derived.made is computed in __post_init__, which runs again at every replace, "
-        "so a value given for it would be lost. Replace what it is computed from, or "
-        "declare it without init=False."
+        "so a value given for it would be lost. Replace what it is computed from. If "
+        "__post_init__ only starts it, declare it with ps.field(init=False, "
+        "derived=False)."
     )
 
     with (

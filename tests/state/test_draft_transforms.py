@@ -2,7 +2,6 @@
 
 import gc
 import re
-import threading
 import weakref
 
 import jax
@@ -12,6 +11,7 @@ import pytest
 
 import purestate as ps
 from purestate.errors import DraftError
+from tests.helpers import in_threads
 from tests.state.drafts import Leaf, Positive, Tree
 
 # --- In transforms --------------------------------------------------------------------
@@ -278,32 +278,22 @@ def test_a_lost_draft_does_not_keep_its_source():
 
 def test_threads_draft_one_source_at_the_same_time():
     before = Tree(left=[Leaf(x=0)], right={"a": 0}, name="shared")
-    failures, start = [], threading.Barrier(4)
 
     def work(seed):
-        start.wait()
-        try:
-            for i in range(100):
-                with before.draft() as new:
-                    new.left[0].x = seed
-                    new.right["a"] = i
-                    new.name = f"{seed % 2}"
-                assert (seed, i) == (int(new.left[0].x), new.right["a"])
-        except Exception as error:  # noqa: BLE001  # a thread's error is reported below
-            failures.append(error)
+        for i in range(100):
+            with before.draft() as new:
+                new.left[0].x = seed
+                new.right["a"] = i
+                new.name = f"{seed % 2}"
+            assert (seed, i) == (int(new.left[0].x), new.right["a"])
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    [thread.start() for thread in threads]
-    [thread.join() for thread in threads]
+    in_threads(work, range(4))
 
-    assert [] == failures
     assert (0, 0) == (int(before.left[0].x), before.right["a"])
 
 
 def test_a_thread_may_write_a_draft_of_another():
     with Leaf(x=1).draft() as new:
-        thread = threading.Thread(target=lambda: setattr(new, "x", 5))
-        thread.start()
-        thread.join()
+        in_threads(lambda x: setattr(new, "x", x), [5])
 
     assert 5 == int(new.x)

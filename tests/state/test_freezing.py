@@ -1,6 +1,7 @@
 """Instances are frozen once constructed, and say what to do instead."""
 
 import copy
+import copyreg
 import pickle
 
 import jax
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import purestate as ps
-from purestate.errors import FrozenStateError
+from purestate.errors import FrozenStateError, UnsetFieldError
 
 
 class Box(ps.State):
@@ -182,3 +183,52 @@ def test_the_private_mark_cannot_be_assigned_away():
         box.__class__ = object
     with pytest.raises(FrozenStateError, match=r"cannot assign Box\.__dict__"):
         box.__dict__ = {}
+
+
+def test_an_instance_without_a_constructor_cannot_be_assigned_to():
+    bare = object.__new__(Box)
+
+    with pytest.raises(
+        FrozenStateError,
+        match=r"^cannot assign Box\.\w+: this Box was made by object\.__new",
+    ):
+        bare.cache = 1
+
+
+class OwnSetstate(ps.State):
+    x: jax.Array
+    n: int = ps.static(default=3)
+
+    def __getstate__(self):
+        return {"x": self.x}
+
+    def __setstate__(self, state):
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
+
+
+def test_an_instance_is_frozen_after_a_setstate_of_the_users():
+    back = pickle.loads(pickle.dumps(OwnSetstate(jnp.ones(2), n=5)))
+
+    assert [1.0, 1.0] == back.x.tolist()
+    assert 3 == back.n
+    assert jax.tree.structure(OwnSetstate(0)) == jax.tree.structure(back)
+    with pytest.raises(FrozenStateError, match=r"^cannot assign OwnSetstate\.x"):
+        back.x = 7
+
+
+def test_a_setstate_that_leaves_a_field_without_a_value_is_told():
+    class Forgets(ps.State):
+        x: jax.Array
+
+        def __setstate__(self, state):
+            pass
+
+    with pytest.raises(UnsetFieldError, match=r"^Forgets\.__setstate__ left field x w"):
+        copy_reconstructed(Forgets(x=1))
+
+
+def copy_reconstructed(state):
+    made = copyreg.__newobj__(type(state))
+    made.__setstate__(state.__getstate__())
+    return made

@@ -1,7 +1,6 @@
 """The library keeps no instance and no array alive, and is safe under threads."""
 
 import gc
-import threading
 import weakref
 
 import jax
@@ -9,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 import purestate as ps
+from tests.helpers import in_threads
 
 
 class Node(ps.State):
@@ -55,38 +55,25 @@ def test_tracers_do_not_leak(transform):
 
 
 def test_many_threads_construct_update_and_rebuild():
-    failures, start = [], threading.Barrier(4)
-
     def work(seed):
-        start.wait()
-        try:
-            for i in range(300):
-                node = Node(x=seed, n=("t", i % 7)).replace(n=("t", i % 5))
-                leaves, structure = jax.tree.flatten(node)
-                rebuilt = structure.unflatten(leaves)
-                assert (("t", i % 5), seed) == (rebuilt.n, int(rebuilt.x))
-        except Exception as error:  # noqa: BLE001  # a thread's error is reported below
-            failures.append(error)
+        for i in range(300):
+            node = Node(x=seed, n=("t", i % 7)).replace(n=("t", i % 5))
+            leaves, structure = jax.tree.flatten(node)
+            rebuilt = structure.unflatten(leaves)
+            assert (("t", i % 5), seed) == (rebuilt.n, int(rebuilt.x))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    [thread.start() for thread in threads]
-    [thread.join() for thread in threads]
-
-    assert [] == failures
+    in_threads(work, range(4))
 
 
 def test_classes_made_in_threads_do_not_mix_up_their_fields():
-    made, start = {}, threading.Barrier(4)
+    made = {}
 
     def make(name):
-        start.wait()
         for _ in range(20):
             cls = type("Made", (ps.State,), {"__annotations__": {name: jax.Array}})
             made.setdefault(name, []).append(cls(**{name: 1}))
 
-    threads = [threading.Thread(target=make, args=(name,)) for name in "abcd"]
-    [thread.start() for thread in threads]
-    [thread.join() for thread in threads]
+    in_threads(make, "abcd")
 
     for name, states in made.items():
         assert 20 == len(states)

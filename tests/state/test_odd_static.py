@@ -12,6 +12,7 @@ import pytest
 
 import purestate as ps
 from purestate.errors import StaticFieldError
+from tests.helpers import aux_of
 
 
 class Scale(ps.State):
@@ -26,7 +27,7 @@ def test_numpy_integers_in_tuples_are_stored_as_pythons():
     )
 
     assert int is type(first.by[0])
-    assert vars(first)["__purestate_aux__"] is vars(second)["__purestate_aux__"]
+    assert aux_of(first) is aux_of(second)
     assert 200 == second.by[0] * 2
 
 

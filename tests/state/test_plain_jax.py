@@ -1,9 +1,6 @@
 """JAX's own transforms take States and their methods as they are, without `ps.*`."""
 
 import functools
-import subprocess
-import sys
-import textwrap
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +8,7 @@ import numpy as np
 import pytest
 
 import purestate as ps
+from tests.helpers import python
 
 
 class Opt(ps.State):
@@ -372,9 +370,6 @@ def test_numpy_leaves_come_back_as_arrays_of_jax():
 # --- on several devices -----------------------------------------------------------------
 
 FOUR = """
-    import os
-    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
-    os.environ["JAX_PLATFORMS"] = "cpu"
     import jax, jax.numpy as jnp, numpy as np, purestate as ps
     from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
@@ -400,11 +395,9 @@ FOUR = """
 
 
 def run_on_four_devices(code):
-    script = textwrap.dedent(FOUR) + textwrap.dedent(code) + "\nprint('fine')\n"
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
-    )
-    assert "fine\n" == done.stdout, done.stderr
+    done = python(FOUR, code, devices=4)
+
+    assert 0 == done.returncode, done.stderr
 
 
 def test_shard_map_takes_a_prefix_as_its_specs():

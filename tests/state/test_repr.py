@@ -174,3 +174,14 @@ def test_key_paths_name_the_fields():
         ".params['l2']",
         ".opt[0]",
     ] == paths
+
+
+def test_the_format_spec_values_shows_the_numbers(capfd):
+    class Pair(ps.State):
+        x: jax.Array
+
+    jax.jit(lambda p: jax.debug.print("{p:values} {p}", p=p))(Pair(x=2.5))
+    jax.effects_barrier()
+
+    assert "Pair(x=2.5) Pair(x=f32[])\n" == capfd.readouterr().out
+    assert "Pair(x=f32[])   " == f"{Pair(x=2.5):16}"

@@ -1,6 +1,5 @@
 """`check_state`, `check_method`, `check_host`: what they say, return and compile."""
 
-import pathlib
 import re
 
 import hypothesis.strategies as st
@@ -15,9 +14,10 @@ import purestate.testing as pst
 from purestate.errors import LawError, StrategyError
 from purestate.testing._counting import recorded
 from purestate.testing._laws.law import LAWS
+from tests.helpers import ROOT
 from tests.hosts import x64
 
-PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "testing.md"
+PAGE = ROOT / "docs" / "testing.md"
 Vector = Float[Array, "n"]
 
 
@@ -170,6 +170,39 @@ def test_an_unknown_argument_is_named():
         StrategyError, match=r"no argument 'bt'; its arguments are by\."
     ):
         pst.check_method(Ball.shifted, args={"bt": 1.0})
+
+
+@pytest.mark.parametrize("static", [["mod"], "mod"])
+def test_an_unknown_static_argument_is_named(static):
+    with pytest.raises(
+        StrategyError,
+        match=r"^Ball\.named has no argument 'mod'; its arguments are mode, dt\.$",
+    ):
+        pst.check_method(Ball.named, static=static)
+
+
+def test_a_host_function_names_its_axes_and_arguments():
+    @ps.host_function(out=lambda x: x)
+    def halve(x: Vector):
+        return x / 2
+
+    with pytest.raises(
+        StrategyError, match=r"halve has no axis 'm'; its axes are n\.$"
+    ):
+        pst.check_host(halve, dims={"m": 2})
+    with pytest.raises(
+        StrategyError, match=r"halve has no argument 'y'; its arguments are x\.$"
+    ):
+        pst.check_host(halve, static="y")
+
+
+def test_fields_of_a_function_without_a_state_are_refused():
+    with pytest.raises(
+        StrategyError,
+        match=r"is not a method of a State, for whose constructor fields= is: give its "
+        r"arguments by args=\.$",
+    ):
+        pst.check_method(lambda x: x, fields={"x": 1.0})
 
 
 def test_a_method_that_raises_is_shown_with_its_arguments():

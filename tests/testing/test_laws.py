@@ -4,8 +4,10 @@
 """
 
 import dataclasses
+import types
 from typing import NamedTuple
 
+import hypothesis
 import hypothesis.strategies as st
 import jax
 import numpy as np
@@ -68,6 +70,45 @@ def test_a_drawn_class_obeys_the_laws(number):
 
 def test_drawn_classes_are_many():
     assert len({draw_class(Scope(None, variant=n)) for n in range(200)}) > 150
+
+
+@pytest.mark.parametrize(
+    "holds",
+    [
+        lambda cls: hasattr(cls.__init__, "__wrapped__"),
+        lambda cls: "started" in cls.__annotations__,
+        lambda cls: "derived" in cls.__annotations__,
+    ],
+    ids=["a decorated constructor", "a started field", "a derived field"],
+)
+def test_drawn_classes_have_what_constructors_do(holds):
+    found = [draw_class(Scope(None, variant=n)) for n in range(CLASSES)]
+
+    assert any(map(holds, found))
+
+
+@pytest.mark.parametrize(
+    "is_one",
+    [
+        lambda f: isinstance(f, types.FunctionType),
+        lambda f: isinstance(getattr(f, "__self__", None), type),
+        lambda f: isinstance(getattr(f, "__self__", None), str),
+    ],
+    ids=["a function", "a method of a class", "a method of a str"],
+)
+def test_static_fields_are_drawn_with_functions(is_one):
+    class Holds(ps.State):
+        act: object = ps.static()
+
+    found = []
+
+    @hypothesis.given(pst.states(Holds))
+    def draw(holds):
+        found.append(holds.act)
+
+    draw()
+
+    assert any(map(is_one, found))
 
 
 @pytest.mark.parametrize("law", EAGER)

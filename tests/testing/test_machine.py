@@ -85,6 +85,28 @@ def test_a_name_that_is_no_method_is_refused(options):
         pst.machine(Account, **options)
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            {"args": {"deposit": {"amont": 1.0}}},
+            "Account.deposit has no argument 'amont'; its arguments are amount.",
+        ),
+        (
+            {"methods": ["deposit"], "args": {"close": {}}},
+            "the machine of Account has no step 'close'; its steps are deposit.",
+        ),
+        ({"dims": {"m": 2}}, "Account has no axis 'm'; its axes are n."),
+        ({"methods": "depositt"}, "Account has no method 'depositt'."),
+    ],
+)
+def test_a_name_that_means_nothing_is_named_with_those_that_do(options, text):
+    with pytest.raises(StrategyError) as caught:
+        pst.machine(Account, **options)
+
+    assert text == str(caught.value)
+
+
 class Positive(Account):
     @jax.jit
     def deposit(self, amount: Float[Array, "n"]):
@@ -134,6 +156,20 @@ class Batched(ps.State):
 
 def test_a_step_that_differs_in_a_batch_is_found():
     assert "vmap" == broken(Batched).law
+
+
+def test_a_step_that_keeps_a_tracer_is_found():
+    class Keeper(ps.State):
+        x: Float[Array, "n"]
+
+        @jax.jit
+        def step(self, kept=[]):  # noqa: B006
+            kept.append(self.x.sum())
+            return self.replace(x=self.x + sum(kept))
+
+    error = broken(Keeper)
+
+    assert ("leaks", "Keeper.step (defaults)[0][0]") == (error.law, error.path)
 
 
 def test_a_class_without_methods_is_refused():

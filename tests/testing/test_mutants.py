@@ -169,6 +169,98 @@ class Equal(ps.State):
         return True
 
 
+def equal_by(compare, **body):
+    """Return a State of two arrays and two static values, with an `==` of its own."""
+
+    class Compared(ps.State):
+        a: Vector
+        b: Int[Array, ""]
+        n: int = ps.static(default=3)
+        note: str = ps.static(default="", compare=False)
+
+        def __eq__(self, other):
+            if type(other) is not type(self):
+                return NotImplemented
+            return compare(self, other)
+
+        __hash__ = None
+
+    for name, value in body.items():
+        setattr(Compared, name, value)
+    return Compared
+
+
+def all_fields(s, other):
+    same = bool((s.a == other.a).all() and s.b == other.b)
+    return same and s.n == other.n
+
+
+EQUALITIES = {
+    "of the same class": lambda s, other: True,
+    "by one array": lambda s, other: s.n == other.n and bool((s.a == other.a).all()),
+    "by its arrays": lambda s, other: bool((s.a == other.a).all() and s.b == other.b),
+    "by its static values": lambda s, other: s.n == other.n,
+    "by shapes": lambda s, other: s.n == other.n and s.a.shape == other.a.shape,
+    "by any number": lambda s, other: bool((s.a == other.a).any()),
+    "by the first number": lambda s, other: bool((s.a == other.a)[:1].all()),
+    "by a sum that only grows": lambda s, other: bool(s.a.sum() <= other.a.sum()),
+    "by identity": lambda s, other: s is other,
+    "never": lambda s, other: False,
+    "number by number": lambda s, other: s.a == other.a,
+    "as a number of numpy": lambda s, other: np.bool_(all_fields(s, other)),
+    "as an array": lambda s, other: jnp.asarray(all_fields(s, other)),
+    "or a number": lambda s, other: int(all_fields(s, other)),
+}
+
+
+@pytest.mark.parametrize("way", EQUALITIES)
+def test_a_wrong_equality_is_caught(way):
+    with pytest.raises(LawError) as caught:
+        pst.check_state(equal_by(EQUALITIES[way]), laws=["equality"])
+
+    assert "equality" == caught.value.law
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (
+            {"__eq__": lambda self, other: True},
+            "== says True of an object of another class.",
+        ),
+        ({"__ne__": lambda self, other: False}, "and != is not the opposite."),
+    ],
+)
+def test_a_wrong_equality_is_told_what_is_wrong(body, text):
+    with pytest.raises(LawError) as caught:
+        pst.check_state(equal_by(all_fields, **body), laws=["equality"])
+
+    assert text in str(caught.value)
+
+
+def roughly(s, other):
+    near = jnp.allclose(s.a, other.a, equal_nan=True) and s.b == other.b
+    return bool(near) and s.n == other.n
+
+
+@pytest.mark.parametrize("compare", [all_fields, roughly])
+def test_an_equality_of_ones_own_passes(compare):
+    assert pst.check_state(equal_by(compare), laws=["equality"]).examples["equality"]
+
+
+def test_fields_that_do_not_count_are_no_difference():
+    class Cached(ps.State):
+        a: Vector
+        guess: Vector = ps.field(compare=False, default=0)
+
+        def __eq__(self, other):
+            return type(other) is Cached and bool((self.a == other.a).all())
+
+        __hash__ = None
+
+    assert pst.check_state(Cached, laws=["equality"]).examples["equality"]
+
+
 class Hashed(ps.State):
     n: int = ps.static()
 
@@ -217,6 +309,53 @@ class Lossy(ps.State):
         draft = Draft()
         draft.__dict__ |= self.__dict__
         return draft
+
+
+class Unchecked(ps.State):
+    a: Vector
+    act: object = ps.static(default=None)
+
+    def replace(self, **changes):
+        made = copy.copy(self)
+        for name, value in changes.items():
+            object.__setattr__(made, name, value)
+        return made
+
+
+class Numbers(ps.State):
+    a: Vector
+    b: Vector
+
+    def replace(self, **changes):
+        changes = {n: v if v is None else jnp.asarray(v) for n, v in changes.items()}
+        return super().replace(**changes)
+
+
+class AllNumbers(ps.State):
+    a: Vector
+    b: Vector
+
+    def replace(self, **changes):
+        return jax.tree.map(jnp.asarray, super().replace(**changes))
+
+
+class Scaled(ps.State):
+    a: Vector
+    b: Vector
+
+
+def scaling(init):
+    """Return a constructor that changes what it hands on."""
+
+    @functools.wraps(init)
+    def __init__(self, *args, **kwargs):
+        twice = {n: 2 * v if isinstance(v, jax.Array) else v for n, v in kwargs.items()}
+        init(self, *args, **twice)
+
+    return __init__
+
+
+Scaled.__init__ = scaling(Scaled.__init__)
 
 
 CLASSES = {
@@ -289,6 +428,10 @@ CLASSES = {
     "a deepcopy of another dtype": (lambda: Copies, "copies"),
     "at that sets nothing": (lambda: NotThere, "at"),
     "a draft that loses assignments": (lambda: Lossy, "draft"),
+    "replace that stores any static value": (lambda: Unchecked, "static_methods"),
+    "replace that makes arrays of flags": (lambda: Numbers, "flags"),
+    "replace that makes arrays of other flags": (lambda: AllNumbers, "flags"),
+    "a constructor that changes what it is given": (lambda: Scaled, "dataclass_replace"),
 }  # fmt: skip
 
 
@@ -300,6 +443,25 @@ def test_a_broken_class_is_caught_by_the_law_about_it(mutant):
         pst.check_state(make(), laws=[law])  # others may break at the same example
 
     assert law == caught.value.law
+
+
+def test_a_method_of_a_state_in_a_static_field_is_told_with_the_field():
+    with pytest.raises(LawError) as caught:
+        pst.check_state(Unchecked, laws=["static_methods"])
+
+    assert str(caught.value).startswith(
+        "Unchecked breaks the law 'static_methods' at Unchecked.act, on cpu.\n"
+        "The law: a static field refuses methods of what holds arrays.\n"
+        "it took a method of a State: jit would compile the arrays of that into the "
+        "program.\n"
+    )
+
+
+def test_a_flag_that_is_changed_is_told_with_the_field():
+    with pytest.raises(LawError) as caught:
+        pst.check_state(AllNumbers, laws=["flags"])
+
+    assert "in a tree of None, replace(" in str(caught.value)
 
 
 # --- methods ---------------------------------------------------------------------------
@@ -436,6 +598,183 @@ def test_a_broken_method_is_caught_by_the_law_about_it(mutant):
 HOST = pst.arrays((3,), "float32").map(lambda x: np.array(x))
 
 
+# --- what is kept from one call to the next ------------------------------------------------
+
+TOTALS = []
+TABLE = {}
+
+
+class Total:
+    last = 0.0
+
+
+def keepers():
+    """Return methods that keep something outside of their State, made anew."""
+    last, kept, calls = None, [], []
+    TOTALS.clear()
+    TABLE.clear()
+    Total.last = 0.0
+
+    @functools.lru_cache
+    def ramp(n):
+        return jnp.arange(n) * 1.0
+
+    class Keeper(ps.State):
+        x: Vector
+
+        def in_a_default(self, kept=[]):  # noqa: B006
+            kept.append(self.x.sum())
+            return self.replace(x=self.x + sum(kept))
+
+        def in_a_default_by_name(self, *, kept=[]):  # noqa: B006
+            kept.append(self.x)
+            return self.replace(x=self.x + sum(kept))
+
+        def in_a_default_unread(self, kept=[]):  # noqa: B006
+            kept.append(self.x.sum())
+            return self
+
+        def in_a_default_asked_for_its_value(self, kept=[]):  # noqa: B006
+            kept.append(self.x.sum())
+            return self.replace(x=self.x * float(kept[0]))
+
+        def in_a_closure(self):
+            kept.append(self.x.sum())
+            return self.replace(x=self.x + sum(kept))
+
+        def in_a_variable_of_a_closure(self):
+            nonlocal last
+            before, last = last, self.x.sum()
+            return self.replace(x=self.x + (0 if before is None else before))
+
+        def in_a_global(self):
+            TOTALS.append(self.x.sum())
+            return self.replace(x=self.x + sum(TOTALS))
+
+        def in_a_global_filled_once(self):
+            if "ramp" not in TABLE:
+                TABLE["ramp"] = jnp.arange(3.0).sum()
+            return self.replace(x=self.x + TABLE["ramp"])
+
+        def in_a_class(self):
+            Total.last = Total.last + self.x.sum()
+            return self.replace(x=self.x + Total.last)
+
+        def in_a_cache(self):
+            return self.replace(x=self.x + ramp(1))
+
+        def in_a_count_that_ends(self):
+            calls.append(1)
+            if len(calls) > 8:
+                raise ValueError("spent")
+            return self
+
+    return Keeper
+
+
+KEEPERS = [name for name in vars(keepers()) if name.startswith("in_")]
+
+
+@pytest.mark.parametrize("name", KEEPERS)
+def test_what_a_method_keeps_outside_is_found(name):
+    with pytest.raises(LawError) as caught:
+        pst.check_method(getattr(keepers(), name))
+
+    assert caught.value.law in ("repeats", "leaks")
+
+
+@pytest.mark.parametrize("law", ["jit", "vmap", "donation", "grad"])
+@pytest.mark.parametrize("name", KEEPERS)
+def test_what_a_method_keeps_outside_is_blamed_on_no_other_law(name, law):
+    with pytest.raises(LawError) as caught:
+        pst.check_method(getattr(keepers(), name), laws=["repeats", law, "leaks"])
+
+    assert caught.value.law in ("repeats", "leaks")
+
+
+def test_what_is_kept_outside_is_told_with_its_place():
+    with pytest.raises(LawError) as caught:
+        pst.check_method(keepers().in_a_default)
+
+    assert str(caught.value) == (
+        "Keeper.in_a_default breaks the law 'leaks' at "
+        "Keeper.in_a_default (defaults)[0][0], on cpu.\n"
+        "The law: tracing it leaves no tracer behind.\n"
+        "a tracer was left there by an earlier trace, and is used again.\n"
+        "Something is kept from one call to the next: in a default argument, a "
+        "closure, a global or a class.\n"
+        "Found with:\n"
+        "    Keeper(x=jnp.zeros((2,), 'float32')).in_a_default()"
+    )
+
+
+def test_a_method_that_raises_after_some_calls_is_told_so():
+    with pytest.raises(LawError) as caught:
+        pst.check_method(keepers().in_a_count_that_ends)
+
+    assert (
+        "it gave a result before, and then raised ValueError: spent\n"
+        "Something is kept from one call to the next"
+    ) in str(caught.value)
+
+
+def test_the_way_out_of_what_is_kept_outside_holds():
+    class Keeper(ps.State):
+        x: Vector
+        kept: Float[Array, ""] = 0.0
+
+        def step(self):
+            kept = self.kept + self.x.sum()
+            return self.replace(x=self.x + kept, kept=kept)
+
+    assert pst.check_method(Keeper.step).examples["leaks"]
+
+
+def constructors():
+    """Return classes whose making keeps something outside, made anew."""
+    kept, calls = [], []
+
+    class Default(ps.State):
+        x: Vector
+
+        def __init__(self, x: Vector, kept=[]):  # noqa: B006
+            kept.append(x)
+            self.x = x + sum(kept)
+
+    class Closure(ps.State):
+        x: Vector
+
+        def __post_init__(self):
+            kept.append(self.x.sum())
+            sum(kept)
+
+    class Ends(ps.State):
+        x: Vector
+
+        def __post_init__(self):
+            calls.append(1)
+            if len(calls) > 8:
+                raise ValueError("spent")
+
+    return {"Default": Default, "Closure": Closure, "Ends": Ends}
+
+
+@pytest.mark.parametrize(
+    ("name", "law"),
+    [
+        ("Default", "equality"),
+        ("Closure", "constructs_in_jit"),
+        ("Ends", "equal_structures"),
+    ],
+)
+def test_what_a_constructor_keeps_outside_is_found(name, law):
+    x = pst.arrays((2,), "float32", specials=False)
+    with pytest.raises(LawError) as caught:
+        pst.check_state(constructors()[name], fields={"x": x})
+
+    assert law == caught.value.law
+
+
 # --- host functions ----------------------------------------------------------------------
 
 random = np.random.default_rng(0)
@@ -471,7 +810,14 @@ def like(x):
     return x
 
 
+def summing(x: Vector):
+    SUMS.append(x)
+    return sum(SUMS)
+
+
+SUMS = []
 HOSTS = {
+    "a sum over all calls": (ps.host_function(summing, out=like), "repeats"),
     "noise without a key": (ps.host_function(noisy, out=like), "repeats"),
     "a warm start": (ps.host_function(warm_start, out=like), "repeats"),
     "a norm over the whole batch": (

@@ -1,7 +1,6 @@
 """The pytest plug-in: options, the line in the report, hypothesis' profile."""
 
 import os
-import pathlib
 import subprocess
 import sys
 import types
@@ -11,8 +10,8 @@ import pytest
 import purestate_pytest
 from purestate.errors import BackendError
 from purestate.testing import _backends
+from tests.helpers import ROOT
 
-SOURCE = pathlib.Path(__file__).resolve().parents[2] / "src"
 TESTS = """
 import hypothesis, jax, pytest, purestate as ps, purestate.testing as pst
 
@@ -33,7 +32,7 @@ def run(folder, *options, code=TESTS, **environment):
         [sys.executable, "-m", "pytest", "-p", "purestate_pytest", *options],
         cwd=folder,
         env=os.environ
-        | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(SOURCE)}
+        | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT / "src")}
         | environment,
         capture_output=True,
         text=True,

@@ -3,7 +3,6 @@
 import copy
 import gc
 import pickle
-import threading
 import weakref
 
 import jax
@@ -19,6 +18,7 @@ from purestate.errors import (
     PurestateError,
     SharedBufferWarning,
 )
+from tests.helpers import in_threads
 from tests.transforms.donors import Box, Nets, Opt
 
 # Box.step meets more structures in these tests than a function should in a program.
@@ -411,21 +411,11 @@ def test_a_donated_instance_has_weak_references(consumed):
 
 
 def test_threads_donate_their_own_states():
-    failures, start = [], threading.Barrier(4)
-
     def work(size):
-        start.wait()
-        try:
-            box = Box(x=jnp.zeros(size), opt=Opt(mu=jnp.zeros(1)))
-            for i in range(50):
-                old, box = box, box.step()
-                assert "<Box, donated to Box.step()>" == repr(old)
-                assert i + 1 == box.x[0]
-        except Exception as error:  # noqa: BLE001  # a thread's error is reported below
-            failures.append(error)
+        box = Box(x=jnp.zeros(size), opt=Opt(mu=jnp.zeros(1)))
+        for i in range(50):
+            old, box = box, box.step()
+            assert "<Box, donated to Box.step()>" == repr(old)
+            assert i + 1 == box.x[0]
 
-    threads = [threading.Thread(target=work, args=(1 + i,)) for i in range(4)]
-    [thread.start() for thread in threads]
-    [thread.join() for thread in threads]
-
-    assert [] == failures
+    in_threads(work, range(1, 5))

@@ -2,10 +2,6 @@
 
 import functools
 import gc
-import subprocess
-import sys
-import textwrap
-import threading
 import weakref
 
 import jax
@@ -15,6 +11,7 @@ import pytest
 
 import purestate as ps
 from purestate.errors import JitDeclarationError
+from tests.helpers import in_threads, through_cloudpickle
 from tests.transforms.counters import Counter, Layer, notes_of
 
 # Layer.total meets more structures in these tests than a function should in a program.
@@ -125,23 +122,13 @@ def test_threads_share_a_jitted_method():
         def plain(self):
             return self.x
 
-    failures, start = [], threading.Barrier(4)
-
     def work(size):
-        start.wait()
-        try:
-            s = S(x=jnp.zeros(size))
-            for _ in range(50):
-                s = s.step()
-            assert [50.0] * size == ps.jit(s.plain)().tolist()
-        except Exception as error:  # noqa: BLE001  # a thread's error is reported below
-            failures.append(error)
+        s = S(x=jnp.zeros(size))
+        for _ in range(50):
+            s = s.step()
+        assert [50.0] * size == ps.jit(s.plain)().tolist()
 
-    threads = [threading.Thread(target=work, args=(1 + i,)) for i in range(4)]
-    [thread.start() for thread in threads]
-    [thread.join() for thread in threads]
-
-    assert [] == failures
+    in_threads(work, range(1, 5))
 
 
 class Modal(ps.State):
@@ -173,45 +160,32 @@ def test_a_flag_or_size_in_a_data_field_is_pointed_to_static(name, field):
     )
 
 
-def test_jitted_functions_methods_and_classes_can_be_cloudpickled(tmp_path):
-    pytest.importorskip("cloudpickle", reason="cloudpickle needs the interop extra")
-    (tmp_path / "make.py").write_text(
-        textwrap.dedent(
-            """
-            import sys, cloudpickle, jax, jax.numpy as jnp, purestate as ps
+def test_jitted_functions_methods_and_classes_can_be_cloudpickled():
+    through_cloudpickle(
+        """
+        import jax, jax.numpy as jnp, purestate as ps
 
-            class Box(ps.State):
-                x: jax.Array
+        class Box(ps.State):
+            x: jax.Array
 
-                @ps.jit(donate=True)
-                def step(self):
-                    return self.replace(x=self.x + 1)
+            @ps.jit(donate=True)
+            def step(self):
+                return self.replace(x=self.x + 1)
 
-                def plain(self):
-                    return self.x * 2
+            def plain(self):
+                return self.x * 2
 
-            box = Box(x=jnp.ones(2))
-            made = (Box, box, ps.jit(lambda x: x + 1), ps.jit(box.plain))
-            assert [2, 2] == made[3]().tolist()
-            sys.stdout.buffer.write(cloudpickle.dumps(made))
-            """
-        )
-    )
-    code = """if True:
-        import pickle, sys
-        Box, box, add, plain = pickle.loads(sys.stdin.buffer.read())
+        box = Box(x=jnp.ones(2))
+        made = (Box, box, ps.jit(lambda x: x + 1), ps.jit(box.plain))
+        assert [2, 2] == made[3]().tolist()
+        """,
+        """
+        Box, box, add, plain = made
         assert [2, 2] == plain().tolist() and 2 == add(1)
         assert [2, 2] == box.step().x.tolist()
         assert "<Box, donated to Box.step()>" == repr(box)
-        print("fine")
-    """
-    data = subprocess.run(
-        [sys.executable, tmp_path / "make.py"], capture_output=True, check=True
-    ).stdout
-
-    used = subprocess.run([sys.executable, "-c", code], input=data, capture_output=True)
-
-    assert (b"", b"fine\n") == (used.stderr, used.stdout)
+        """,
+    )
 
 
 def test_a_class_method_may_have_static_arguments():

@@ -1,15 +1,12 @@
 """A packed State in `ps.jit`, donated, in other transforms, on several devices."""
 
-import os
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import pytest
 
 import purestate as ps
 from purestate.errors import ConsumedStateError, PackError
+from tests.helpers import python
 from tests.transforms.packing import Opt, Pair, Train, leaf_count, train
 
 # Some methods meet more structures in these tests than a function should in a program.
@@ -305,21 +302,10 @@ packed = ps.pack(apart)
 assert 2 == len(jax.tree.leaves(packed))
 assert packed.unpack() == apart
 assert packed.unpack().b.devices() == {two}
-print("done")
 """
 
 
 def test_buffers_stay_on_their_devices_and_split_leaves_stay_split():
-    flags = (
-        os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
-    )
+    done = python(TWO_DEVICES, devices=2, env={"PYTHONWARNINGS": "error"})
 
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", TWO_DEVICES],
-        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert "done\n" == done.stdout, done.stderr
+    assert 0 == done.returncode, done.stderr

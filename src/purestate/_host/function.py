@@ -1,16 +1,15 @@
 """`ps.host_function`: a numpy function that jax programs can call."""
 
-import atexit
-import dataclasses
 import functools
-from collections.abc import Callable, Hashable, Iterable
+import inspect
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar, Unpack, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purestate._compat import current_trace, is_tracer, outermost_trace
+from purestate._compat import current_trace, is_tracer, outermost_trace, untyped_jax
 from purestate._host.call.batch import compare_rows
 from purestate._host.call.invoke import call
 from purestate._host.call.leaf import Leaf, as_operand, key_facts
@@ -21,8 +20,7 @@ from purestate._inspect.key_paths import path_text
 from purestate.errors import HostSpecError
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_flushes: list[bool] = []
-_config: Any = jax.config
+_config = untyped_jax.config
 _SMALL = 64 * 1024  # bytes
 _identity: Any = jax.jit(lambda value: value)
 
@@ -31,31 +29,7 @@ _identity: Any = jax.jit(lambda value: value)
 def host_function(fn: _F, **options: Unpack[HostOptions]) -> _F: ...
 @overload
 def host_function(**options: Unpack[HostOptions]) -> Callable[[_F], _F]: ...
-def host_function(
-    fn: Any = None,
-    *,
-    out: Any = None,
-    vmap: str = "loop",
-    grad: str | None = None,
-    jvp: Callable[..., Any] | None = None,
-    vjp: Callable[..., Any] | None = None,
-    jac: Callable[..., Any] | None = None,
-    batch_fn: Callable[..., Any] | None = None,
-    batch_vjp: Callable[..., Any] | None = None,
-    scratch: Callable[[], Any] | None = None,
-    static_argnames: str | Iterable[str] = (),
-    effects: bool = False,
-    ordered: bool = False,
-    thread: str | None = None,
-    writable: bool = False,
-    upcast: bool = False,
-    casting: str = "same_kind",
-    cache: int = 0,
-    probe: str | None = "zeros",
-    threads: int | None = None,
-    eps: float | None = None,
-    name: str | None = None,
-) -> Any:
+def host_function(fn: Any = None, **options: Any) -> Any:  # noqa: D417  # one by one
     """Return a function of numpy arrays as one that jax programs can call.
 
     It takes and returns any pytrees, States too, and works under jit, vmap, grad, scan,
@@ -102,24 +76,32 @@ def host_function(
     >>> print(jax.jit(jax.grad(norm))(jnp.array([3.0, 4.0])))
     [0.6 0.8]
     """
-    given = dict(locals())
-    del given["fn"]
+    for name in options.keys() - HostOptions.__annotations__.keys():
+        raise TypeError(f"host_function() got an unexpected keyword argument {name!r}")
     if fn is None:
-        return functools.partial(host_function, **given)
+        return functools.partial(host_function, **options)
     if not callable(fn):
         raise HostSpecError(
             f"ps.host_function takes a function, and got a {type(fn).__name__}."
         )
-    statics = (
-        (static_argnames,) if isinstance(static_argnames, str) else static_argnames
-    )
-    given["static_argnames"] = tuple(statics)
-    given["make_scratch"] = given.pop("scratch")
-    given["name"] = (
-        name
-        or getattr(fn, "__qualname__", type(fn).__name__).rpartition("<locals>.")[2]
-    )
-    return HostFunction(Options(fn, **given))
+    return HostFunction(Options(fn, **options))
+
+
+# What `help` shows: all options, with their types and defaults.
+host_function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    [
+        inspect.Parameter("fn", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None),
+        *(
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=getattr(Options, name),
+                annotation=kind,
+            )
+            for name, kind in HostOptions.__annotations__.items()
+        ),
+    ]
+)
 
 
 class HostFunction:
@@ -129,13 +111,14 @@ class HostFunction:
         functools.update_wrapper(self, options.fn, updated=())
         self._options = options
         self._operations: dict[Any, Operation] = {}
-        self._wanted: str | None = None
         self._repeated: set[Operation] = set()
         # Most functions take arrays by position, and need no look at their signature.
         self._plain = not options.static_argnames
-        if options.has_effects and not _flushes:
-            _flushes.append(True)
-            atexit.register(jax.effects_barrier)  # no step is lost at exit
+        if options.has_effects:
+            from purestate._host.program.effects import allow_effects
+            from purestate._host.program.primitive import host_p
+
+            allow_effects(host_p)
 
     @property
     def options(self) -> Options:
@@ -144,26 +127,15 @@ class HostFunction:
 
     @property
     def lowering(self) -> str:
-        """How calls get into programs: "buffer", "emit" or "pure".
+        """How a small call gets into a program here: "pure", or "buffer" if told so.
 
-        Chosen by what jax offers, the platform and the number of devices. Can be set;
-        None goes back to the choice. Programs compiled before stay as they are.
+        On one CPU device, calls that move 512 KiB or more are "buffer". The environment
+        variable PURESTATE_HOST_LOWERING chooses one for calls of all sizes.
         """
         from purestate._host.program.lowering import chosen
 
         effect = "unordered" if self._options.has_effects else ""
-        return chosen(self._wanted, 1, jax.default_backend(), effect)
-
-    @lowering.setter
-    def lowering(self, name: str | None) -> None:
-        from purestate._host.program.lowering import available
-
-        if name is not None and name not in available():
-            raise HostSpecError(
-                f"{name!r} is no lowering of host functions here; they are "
-                f"{', '.join(available())}."
-            )
-        self._wanted = name
+        return chosen(0, 1, jax.default_backend(), effect)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function, or put the call into the program that is being traced."""
@@ -243,8 +215,7 @@ class HostFunction:
                 f"{', '.join(unhashable) or 'unknown'}. Make them tuples or frozen."
             ) from None
         if found is None:
-            made = infer(self._options, tree, ins, statics)
-            found = dataclasses.replace(made, wanted=lambda: self._wanted)
+            found = infer(self._options, tree, ins, statics)
             self._operations[key] = found
         return found
 

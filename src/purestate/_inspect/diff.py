@@ -14,8 +14,9 @@ import numpy as np
 from purestate._compat import is_tracer
 from purestate._inspect.key_paths import path_text
 from purestate._inspect.repr import pformat
-from purestate._schema.layout import is_state, layout_of
+from purestate._schema.layout import layout_of
 from purestate._schema.leaves import is_key
+from purestate._schema.marks import is_state
 from purestate._schema.static_values import typed
 from purestate._schema.text import root_name
 from purestate.errors._text import short
@@ -132,6 +133,10 @@ def _leaves(a: Any, b: Any, path: str, values: bool) -> Iterator[Difference]:
 
 
 def _numbers(a: Any, b: Any, path: str) -> Iterator[Difference]:
+    if isinstance(a, jax.Ref) or isinstance(b, jax.Ref):
+        if a is not b:
+            yield Difference(path, "value", "a Ref", "another Ref")
+        return
     if is_tracer(a) or is_tracer(b):
         raise TypeError(
             f"cannot compare values at {path}: it is a tracer. Call ps.diff outside "

@@ -13,7 +13,8 @@ import numpy as np
 import wadler_lindig as wl
 
 from purestate._compat import is_tracer
-from purestate._schema.layout import LAYOUT, Layout, is_state_class, layout_of
+from purestate._schema.layout import Layout, layout_of
+from purestate._schema.marks import LAYOUT, held_by, is_state_class
 
 _ITEMS = 8  # entries of one container or State that are shown
 _LONGEST = 120  # characters of a value's own repr
@@ -28,7 +29,7 @@ def printed(value: Any, values: bool, width: int) -> str:
 def shown_fields(state: Any) -> list[tuple[str, Any]]:
     """Return the fields to print, by name; one without a value as `<unset>`."""
     layout: Layout = layout_of(type(state))
-    held = state.__dict__
+    held = held_by(state)
     names = [name for name in layout.names if layout.specs[name].repr]
     return [(name, held.get(name, _Text("<unset>"))) for name in names]
 

@@ -1,6 +1,6 @@
 """Short text for a State: names, dtypes and shapes, never the numbers.
 
-How it is laid out is told in `_printer`, which is only imported when something is
+How it is laid out is told in `printer`, which is only imported when something is
 printed: the library behind it costs a sixth of the import of purestate.
 """
 

@@ -15,7 +15,8 @@ import numpy as np
 
 from purestate._compat import is_written_by_dataclasses
 from purestate._instance.containers import with_items
-from purestate._schema.layout import is_state, is_state_class, layout_of
+from purestate._schema.layout import layout_of
+from purestate._schema.marks import is_state, is_state_class
 from purestate._schema.view import View, view_names
 from purestate.errors import PlaceError
 from purestate.errors._text import nearest

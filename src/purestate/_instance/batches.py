@@ -14,7 +14,8 @@ from purestate._inspect.diff import Difference, diff
 from purestate._inspect.donations import explain_deleted, explaining_deleted
 from purestate._inspect.key_paths import path_text
 from purestate._instance.pytree import new_instance, sealed_aux
-from purestate._schema.layout import AUX, state_layout
+from purestate._schema.layout import state_layout
+from purestate._schema.marks import AUX
 from purestate._schema.text import root_name
 from purestate.errors import FieldError, StackError
 

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from purestate._compat import is_tracer, is_tracing
+from purestate._schema.marks import held_by
 
 
 def guard_cached_properties(cls: type) -> frozenset[str]:
@@ -41,7 +42,7 @@ class _CachedProperty(functools.cached_property[Any]):
             return self
         value = self.func(instance)
         if not is_tracing() or _is_concrete(value):
-            instance.__dict__[self.attrname] = value
+            held_by(instance)[str(self.attrname)] = value
         return value
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -15,20 +15,14 @@ import jax
 from purestate._compat import is_tracer
 from purestate._inspect.donations import explain_deleted
 from purestate._instance.checks import run_checks as run_checks  # generated source's
-from purestate._instance.numbers import NUMBERS, strong
+from purestate._instance.numbers import is_number, strong
 from purestate._instance.pytree import adopt_values
 from purestate._instance.seal import converted, fill_defaults, seal
-from purestate._schema.fields import MISSING, is_initvar
-from purestate._schema.layout import (
-    AUX,
-    FAILED,
-    Layout,
-    is_state_class,
-    layout_of,
-)
+from purestate._schema.fields import MISSING, is_initvar, is_stored
+from purestate._schema.layout import Layout, layout_of
+from purestate._schema.marks import AUX, FAILED, OPEN, held_by, is_state_class
 from purestate.errors import DeclarationError, FieldError, FrozenStateError
 
-ASSIGNED = "__purestate_assigned__"  # names that a repeated __post_init__ assigned
 CONVERTED = "__purestate_converted__"  # fields that a base's __init__ converted
 # The keyword by which `dataclasses.replace` hands over what it copies: see `SOURCE_OF`.
 SOURCE = "_ps_source"
@@ -68,27 +62,40 @@ def wrapped_init(cls: type, init: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(init)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        layout = layout_for(self)
-        if layout.bare:
-            layout.cls._ps_awaken()  # type: ignore[attr-defined]
-        if layout.init is not cls:  # called through super(): the outermost one seals
-            return init(self, *args, **kwargs)
-        if AUX in self.__dict__:
-            raise FrozenStateError.constructing(type(self))
-        if SOURCE in kwargs:
-            return adopt(self, kwargs.pop(SOURCE), kwargs)
-        try:
-            init(self, *args, **kwargs)
-            if any(name not in self.__dict__ for name in layout.derived):
-                self.__post_init__()  # as every replace will
-            finish(self, self.__dict__.pop(CONVERTED, ()), "__init__")
-        except BaseException as error:
-            failed(self, layout, error, "__init__")
-            raise
-        return None
+        run_init(self, cls, init, args, kwargs)  # cloudpickle carries these lines
 
     setattr(__init__, WRAPS, init)
     return __init__
+
+
+def run_init(
+    self: Any,
+    cls: type,
+    init: Callable[..., None],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> None:
+    """Run the hand-written `__init__` of `cls`, and seal the instance if it is its."""
+    layout = layout_for(self)
+    if layout.bare:
+        layout.cls._ps_awaken()  # type: ignore[attr-defined]
+    if layout.init is not cls:  # called through super(): the outermost one seals
+        return init(self, *args, **kwargs)
+    held = held_by(self)
+    if AUX in held:
+        raise FrozenStateError.constructing(type(self))
+    if SOURCE in kwargs:
+        return adopt(self, kwargs.pop(SOURCE), kwargs)
+    held[OPEN] = True
+    try:
+        init(self, *args, **kwargs)
+        if any(name not in held for name in (*layout.derived, *layout.started)):
+            self.__post_init__()  # as every replace will
+        finish(self, held.pop(CONVERTED, ()), "__init__")
+    except BaseException as error:
+        failed(self, layout, error, "__init__")
+        raise
+    return None
 
 
 def awakened(self: Any, layout: Layout, scope: dict[str, Any]) -> None:
@@ -101,12 +108,14 @@ def awakened(self: Any, layout: Layout, scope: dict[str, Any]) -> None:
     """
     cls: Any = layout.cls
     cls._ps_awaken()
-    unknown = scope.pop("_ps_unknown")
+    unknown, more = scope.pop("_ps_unknown"), scope.pop("_ps_more")
     given = {
         name: value
         for name, value in scope.items()
         if name in layout.specs and value is not Missing
     }
+    if more:
+        raise _too_many(layout, len(more))
     cls.__dict__["__init__"](self, **given, **unknown)
 
 
@@ -117,7 +126,7 @@ def need() -> NoReturn:
 
 def number(layout: Layout, name: str, value: Any) -> Any:
     """Return what an array field stores for a value that is not a plain jax array."""
-    if type(value) in NUMBERS:
+    if is_number(value):
         return strong(layout, name, value)
     if value is Missing:
         raise ArgumentMissing
@@ -126,7 +135,7 @@ def number(layout: Layout, name: str, value: Any) -> Any:
     return value
 
 
-def adopts(self: Any, unknown: dict[str, Any], given: Mapping[str, Any]) -> bool:
+def adopts(self: Any, layout: Layout, given: Mapping[str, Any]) -> bool:
     """Return whether a generated `__init__` served `dataclasses.replace`, and is done.
 
     Called for unknown names and for an instance that is not empty: a subclass may have
@@ -134,20 +143,25 @@ def adopts(self: Any, unknown: dict[str, Any], given: Mapping[str, Any]) -> bool
 
     Args:
         self: the instance.
-        unknown: the keyword arguments that are no parameters.
+        layout: the record of the class whose `__init__` it is.
         given: the local variables of that `__init__`, parameters by name among them.
 
     Raises:
         FieldError: a name that is not a field, or is declared with `init=False`.
         FrozenStateError: the instance is constructed already.
+        TypeError: too many positional arguments.
     """
-    cls = type(self)
-    if AUX in self.__dict__:
+    cls, unknown = type(self), given["_ps_unknown"]
+    if AUX in held_by(self):
         raise FrozenStateError.constructing(cls)
     if SOURCE in unknown:
         source = unknown.pop(SOURCE)
-        adopt(self, source, {n: v for n, v in given.items() if v is not Missing})
+        specs = layout_of(cls).specs
+        fields = {n: v for n, v in given.items() if n in specs and v is not Missing}
+        adopt(self, source, fields | unknown)
         return True
+    if given["_ps_more"]:
+        raise _too_many(layout, len(given["_ps_more"]))
     if not unknown:
         return False
     name = next(iter(unknown))
@@ -156,8 +170,25 @@ def adopts(self: Any, unknown: dict[str, Any], given: Mapping[str, Any]) -> bool
             f"{cls.__name__} does not take {name!r}, which is declared with "
             f"init=False: set it in __post_init__, or drop init=False."
         )
-    taken = [s.name for s in layout_of(cls).specs.values() if s.init]
-    raise FieldError.unknown(cls, name, taken)
+    raise FieldError.unknown(cls, name, _parameters(layout_of(cls)))
+
+
+def _too_many(layout: Layout, more: int) -> TypeError:
+    """Return the error that Python gives, which would count optional what is not."""
+    specs = [layout.specs[name] for name in _parameters(layout)]
+    positional = [spec for spec in specs if not spec.kw_only]
+    most = len(positional) + 1  # self is counted
+    least = most - sum(s.default is not s.default_factory for s in positional)
+    takes = f"{most}" if least == most else f"from {least} to {most}"
+    return TypeError(
+        f"{layout.cls.__qualname__}.__init__() takes {takes} positional "
+        f"argument{'s' if most != 1 else ''} but {most + more} were given"
+    )
+
+
+def _parameters(layout: Layout) -> list[str]:
+    specs = layout.specs.values()
+    return [s.name for s in specs if s.init and (is_stored(s) or is_initvar(s))]
 
 
 def adopt(self: Any, source: Any, given: Mapping[str, Any]) -> None:
@@ -168,15 +199,21 @@ def adopt(self: Any, source: Any, given: Mapping[str, Any]) -> None:
 
     [1] https://docs.python.org/3/library/dataclasses.html#dataclasses.replace
     """
-    specs, held = layout_of(type(self)).specs, dict(source.__dict__)
-    # An InitVar that was not given comes with its default.
-    held |= {name: s.default for name, s in specs.items() if is_initvar(s)}
+    layout, held = layout_of(type(self)), dict(held_by(source))
+    for name in given.keys() - _parameters(layout):
+        raise FieldError.unknown(layout.cls, name, layout.names)
+    # An InitVar that was not given comes with its default; without a __post_init__ it
+    # does nothing.
+    unused = {
+        n for n, s in layout.specs.items() if is_initvar(s)
+    } - layout.initvars.keys()
+    held |= {name: spec.default for name, spec in layout.initvars.items()}
     changes = {
         name: value
         for name, value in given.items()
-        if name in specs and held.get(name, MISSING) is not value
+        if name not in unused and held.get(name, MISSING) is not value
     }
-    adopt_values(self, dict(source.replace(**changes).__dict__))
+    adopt_values(self, dict(held_by(source.replace(**changes))))
 
 
 def base_init(
@@ -192,7 +229,7 @@ def base_init(
     """
     layout_for(self)
     values = {name: scope[name] for name in layout.names if name in scope}
-    held = self.__dict__
+    held = held_by(self)
     held.update(values)
     held[CONVERTED] = (*held.get(CONVERTED, ()), *values)
     if hasattr(self, "__post_init__"):
@@ -208,7 +245,7 @@ def finish(self: Any, done: Iterable[str], where: str) -> None:
         where: the name of the method that should have set all fields, or empty.
     """
     layout = layout_of(type(self))
-    values = self.__dict__
+    values = held_by(self)
     fill_defaults(layout, values, where)
     for name in layout.converters:
         if name not in done:
@@ -235,11 +272,12 @@ def failed(
     Raises:
         FieldError: for an `ArgumentMissing`, with the name of every one.
     """
-    held = self.__dict__
+    held = held_by(self)
     explain_deleted(error)
     if AUX not in held:
         if where:
             note_construction(error, layout, where, held)
+        held.pop(OPEN, None)
         held[FAILED] = True
     if type(error) is ArgumentMissing and scope is not None:
         required = [

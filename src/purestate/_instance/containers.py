@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 
 from purestate._instance.pytree import new_instance
-from purestate._schema.layout import is_state, is_state_class, layout_of
+from purestate._schema.layout import layout_of
+from purestate._schema.marks import held_by, is_state, is_state_class
 
 
 def items(value: Any) -> dict[Any, Any]:
     """Return what a State, a container or a dataclass holds, by name, key or index."""
     kind = type(value)
     if is_state_class(kind):
-        held = value.__dict__
+        held = held_by(value)
         return {name: held[name] for name in layout_of(kind).data if name in held}
     if isinstance(value, dict):
         return dict(value)
@@ -70,7 +71,7 @@ def rebuilt(value: Any, change: Callable[[Any], Any]) -> Any:
         return copy.copy(value)
     new = {key: change(part) for key, part in items(value).items()}
     if is_state(value):
-        return new_instance(type(value), value.__dict__ | new)
+        return new_instance(type(value), held_by(value) | new)
     if new or isinstance(value, dict | list | deque):  # an empty one is copied too
         return with_items(value, new)
     return value
@@ -93,7 +94,7 @@ def is_same(new: Any, old: Any) -> bool:
         return bool(facts[0] == facts[1])
     if is_state_class(kind):
         static = layout_of(kind).static
-        if any(new.__dict__[n] is not old.__dict__[n] for n in static):
+        if any(held_by(new)[n] is not held_by(old)[n] for n in static):
             return False
     elif isinstance(new, dict):
         if list(new) != list(old):

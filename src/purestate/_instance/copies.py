@@ -8,14 +8,18 @@ import copy
 import dataclasses
 import functools
 import importlib
+import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
-from purestate._instance.construct import WRAPS
+from purestate._instance.construct import WRAPS, failed
 from purestate._instance.draft import settled
 from purestate._instance.pytree import adopt_values, new_instance, sealed_aux
-from purestate._instance.seal import default_of
-from purestate._schema.layout import AUX, Layout, layout_of
+from purestate._instance.seal import default_of, fill_defaults, freeze
+from purestate._schema.layout import Layout, layout_of
+from purestate._schema.marks import AUX, OPEN, held_by
+from purestate._schema.static_values import is_value_dataclass
 from purestate.errors import FieldError, FrozenStateError
 
 
@@ -23,7 +27,7 @@ def copied(self: Any) -> Any:
     """Return a shallow copy, without cached properties."""
     self = settled(self)
     layout, aux = layout_of(type(self)), sealed_aux(self)
-    values = {name: self.__dict__[name] for name in layout.names}
+    values = {name: held_by(self)[name] for name in layout.names}
     return new_instance(layout.cls, values | {AUX: aux})
 
 
@@ -34,7 +38,7 @@ def deep_copied(self: Any, memo: dict[int, Any]) -> Any:
     structure.
     """
     layout, aux = layout_of(type(self)), sealed_aux(self)
-    values = {name: copy.deepcopy(self.__dict__[name], memo) for name in layout.data}
+    values = {name: copy.deepcopy(held_by(self)[name], memo) for name in layout.data}
     values |= dict(zip(layout.static, aux.values, strict=True))
     return new_instance(layout.cls, values | {AUX: aux})
 
@@ -42,12 +46,9 @@ def deep_copied(self: Any, memo: dict[int, Any]) -> Any:
 def pickled(self: Any) -> dict[str, Any]:
     """Return what pickle stores beside the class: the fields by name."""
     sealed_aux(self)
-    held, layout = self.__dict__, layout_of(type(self))
+    held, layout = held_by(self), layout_of(type(self))
     values = {name: held[name] for name in layout.names}
-    for name in layout.static:
-        if callable(values[name]):
-            values[name] = _findable(values[name])
-    return values
+    return values | {name: _portable(values[name]) for name in layout.static}
 
 
 def unpickle(self: Any, values: dict[str, Any]) -> None:
@@ -62,13 +63,11 @@ def unpickle(self: Any, values: dict[str, Any]) -> None:
     layout = layout_of(cls)
     if layout.bare:
         cls._ps_awaken()
-    if self.__dict__:
+    if AUX in held_by(self):
         raise FrozenStateError.constructing(cls)
     if tuple(values) != layout.names:
         values = _fitted(layout, values)
-    for name in layout.static:
-        if isinstance(values[name], _Public):
-            values[name] = values[name].found()
+    values |= {name: _found(values[name]) for name in layout.static}
     aux = layout.intern(values)
     values.update(zip(layout.static, aux.values, strict=True))
     values[AUX] = aux
@@ -76,42 +75,114 @@ def unpickle(self: Any, values: dict[str, Any]) -> None:
 
 
 def wrapped_setstate(setstate: Callable[..., None]) -> Callable[..., None]:
-    """Return a hand-written `__setstate__`, for a class that may have been made empty.
-
-    It need not call State's, where such a class would come to life.
-    """
+    """Return a hand-written `__setstate__` that ends by freezing the instance."""
 
     @functools.wraps(setstate)
     def __setstate__(self: Any, state: Any) -> None:
-        if layout_of(type(self)).bare:
-            type(self)._ps_awaken()
-        setstate(self, state)
+        run_setstate(self, setstate, state)  # cloudpickle carries these lines
 
     setattr(__setstate__, WRAPS, setstate)
     return __setstate__
 
 
-class _Public:
-    """A function of jax that pickle cannot find by its own name, by its public one."""
+def run_setstate(self: Any, setstate: Callable[..., None], state: Any) -> None:
+    """Run a hand-written `__setstate__`, and freeze the instance as State's does.
 
-    def __init__(self, home: str, name: str) -> None:
-        self.home, self.name = home, name
+    Raises:
+        UnsetFieldError: it left a field without a value that has no default.
+    """
+    layout, held = layout_of(type(self)), held_by(self)
+    if layout.bare:
+        type(self)._ps_awaken()
+    held[OPEN] = True
+    try:
+        setstate(self, state)
+        if AUX not in held_by(self):
+            fill_defaults(layout, held, "__setstate__")
+            freeze(self, layout)
+    except BaseException as error:
+        failed(self, layout, error, "__setstate__")
+        raise
+
+
+class _Portable:
+    """A static value in a form that can be pickled; `found` is the value again."""
+
+    def __init__(self, make: Callable[..., Any], *parts: Any) -> None:
+        self.make, self.parts = make, parts
 
     def found(self) -> Any:
-        return getattr(importlib.import_module(self.home), self.name)
+        return self.make(*map(_found, self.parts))
 
 
-def _findable(function: Any) -> Any:
-    """Return a function as it is, or by its public name where pickle would fail.
+def _found(part: Any) -> Any:
+    return part.found() if type(part) is _Portable else part
+
+
+def _portable(value: Any) -> Any:
+    """Return a static value, with functions of jax in it by their public names.
 
     `jax.nn.relu` and others are wrapped after they were defined; pickle looks for them
     in the module of the definition and finds something else.
     """
-    name = getattr(function, "__name__", "")
-    for home in ("jax.nn", "jax.numpy", "jax.lax", "jax.scipy.special"):
-        if getattr(importlib.import_module(home), name, None) is function:
-            return _Public(home, name)
-    return function
+    if isinstance(value, tuple):
+        return _of_parts(value, _tuple, type(value), *value)
+    if isinstance(value, functools.partial):
+        names = tuple(value.keywords)
+        parts = (value.func, *value.args, *value.keywords.values())
+        return _of_parts(value, _partial, names, *parts)
+    if is_value_dataclass(value):
+        names = tuple(f.name for f in dataclasses.fields(value))
+        parts = tuple(getattr(value, name) for name in names)
+        return _of_parts(value, _dataclass, type(value), names, *parts)
+    home = _public_home(value) if callable(value) else None
+    return value if home is None else _Portable(_named, home, value.__name__)
+
+
+def _of_parts(value: Any, make: Callable[..., Any], *parts: Any) -> Any:
+    made = [_portable(part) if part is not value else part for part in parts]
+    changed = any(new is not old for new, old in zip(made, parts, strict=True))
+    return _Portable(make, *made) if changed else value
+
+
+def _public_home(function: Any) -> str | None:
+    """Return the public module of jax that has a function which pickle would not find.
+
+    It finds plain functions and classes, by name in their module; what jax has wrapped
+    is another object than the function of that name.
+    """
+    name, module = (getattr(function, a, None) for a in ("__name__", "__module__"))
+    if not isinstance(name, str) or not str(module).startswith("jax"):
+        return None
+    own = getattr(sys.modules.get(str(module)), name, None)
+    if isinstance(function, type | types.FunctionType) and own is function:
+        return None
+    homes = [
+        home for home in sys.modules if home.startswith("jax.") and "._" not in home
+    ]
+    found = (h for h in homes if getattr(sys.modules[h], name, None) is function)
+    return min(found, key=len, default=None)
+
+
+def _named(home: str, name: str) -> Any:
+    return getattr(importlib.import_module(home), name)
+
+
+def _tuple(kind: Any, *parts: Any) -> Any:
+    return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
+
+
+def _partial(names: tuple[str, ...], function: Any, *parts: Any) -> Any:
+    count = len(parts) - len(names)
+    named = dict(zip(names, parts[count:], strict=True))
+    return functools.partial(function, *parts[:count], **named)
+
+
+def _dataclass(cls: type, names: tuple[str, ...], *parts: Any) -> Any:
+    made: Any = object.__new__(cls)
+    for name, part in zip(names, parts, strict=True):
+        object.__setattr__(made, name, part)
+    return made
 
 
 def _fitted(layout: Layout, values: dict[str, Any]) -> dict[str, Any]:

@@ -18,16 +18,11 @@ import jax
 
 from purestate._compat import current_trace, is_tracer, outermost_trace
 from purestate._inspect.key_paths import path_text
-from purestate._instance.containers import is_same, parts, rebuilt
-from purestate._instance.numbers import NUMBERS, strong
+from purestate._instance.containers import is_same, items, parts, rebuilt
+from purestate._instance.numbers import holds_flags, is_number, strong
 from purestate._instance.pytree import adopt_values, new_instance, sealed_aux
-from purestate._schema.layout import (
-    AUX,
-    DRAFT,
-    is_state,
-    is_state_class,
-    layout_of,
-)
+from purestate._schema.layout import layout_of
+from purestate._schema.marks import AUX, DRAFT, held_by, is_state, is_state_class
 from purestate._schema.view import view_names
 from purestate.errors import DraftError, FieldError
 
@@ -60,7 +55,7 @@ _blocks = _Blocks()
 
 def is_open(value: Any) -> bool:
     """Return whether a value is a State that can still be assigned to."""
-    return is_state(value) and AUX not in value.__dict__
+    return is_state(value) and AUX not in held_by(value)
 
 
 def settled(value: Any) -> Any:
@@ -73,13 +68,23 @@ def settled(value: Any) -> Any:
     """
     if is_open(value):
         aux, layout = sealed_aux(value), layout_of(type(value))
-        held = {name: settled(value.__dict__[name]) for name in layout.names}
+        held = {name: settled(held_by(value)[name]) for name in layout.names}
         return new_instance(layout.cls, held | {AUX: aux})
     return rebuilt(value, settled) if _blocks.open and _holds_open(value) else value
 
 
 def _holds_open(value: Any) -> bool:
     return is_open(value) or any(map(_holds_open, parts(value)))
+
+
+def _path_text(way: tuple[tuple[Any, Any], ...]) -> str:
+    steps = (
+        f".{key}"
+        if isinstance(key, str) and not isinstance(holder, dict)
+        else f"[{key!r}]"
+        for holder, key in way
+    )
+    return type(way[0][0]).__name__ + "".join(steps)
 
 
 class Draft(Generic[_S]):
@@ -171,9 +176,13 @@ class Draft(Generic[_S]):
         if name not in layout.converters:  # which run at the end of the block
             if name in layout.static:
                 layout.fit(name, value)
-            elif name in layout.arrays and type(value) in NUMBERS:
-                value = strong(layout, name, value, draft.__dict__.get(name))
-        held = draft.__dict__
+            elif (
+                name in layout.arrays
+                and is_number(value)
+                and not holds_flags(held_by(draft)[DRAFT][1])
+            ):
+                value = strong(layout, name, value, held_by(draft).get(name))
+        held = held_by(draft)
         held[name] = value
         for cached in layout.cached:
             held.pop(cached, None)
@@ -184,17 +193,25 @@ class Draft(Generic[_S]):
         if not is_state_class(kind):
             return rebuilt(value, self._thawed)
         layout = layout_of(kind)
-        held = {name: self._thawed(value.__dict__[name]) for name in layout.data}
-        held |= {name: value.__dict__[name] for name in layout.static}
+        held = {name: self._thawed(held_by(value)[name]) for name in layout.data}
+        held |= {name: held_by(value)[name] for name in layout.static}
         made = new_instance(kind, held | {DRAFT: (self, value)})
         self._opened.append(made)
         return made
 
-    def _freeze(self, value: Any) -> None:
-        """Freeze the drafts of this block in a tree, children first."""
-        for part in parts(value):
-            self._freeze(part)
-        held = value.__dict__ if is_state(value) else {}
+    def _freeze(self, value: Any, *outer: tuple[Any, Any]) -> None:
+        """Freeze the drafts of this block in a tree, children first.
+
+        Args:
+            value: the tree.
+            *outer: what it is in, from outside in, and under which name or key.
+        """
+        for key, part in items(value).items():
+            way = (*outer, (value, key))
+            if any(part is holder for holder, _ in way):
+                raise DraftError.cycle(type(part), _path_text(way))
+            self._freeze(part, *way)
+        held = held_by(value) if is_state(value) else {}
         owner, source = held.get(DRAFT, (None, None))
         if owner is not self:
             return
@@ -202,10 +219,10 @@ class Draft(Generic[_S]):
         changes = {
             name: settled(held[name])  # a draft of another block may be there
             for name in names
-            if not is_same(held[name], source.__dict__[name])
+            if not is_same(held[name], held_by(source)[name])
         }
         made = source.replace(**changes) if changes else source
-        adopt_values(value, {name: made.__dict__[name] for name in (*names, AUX)})
+        adopt_values(value, {name: held_by(made)[name] for name in (*names, AUX)})
 
     def _check_leaks(self) -> None:
         """Raise for a tracer that a container took in from another trace."""
@@ -224,6 +241,6 @@ class Draft(Generic[_S]):
     def _lose(self, why: str) -> None:
         self._ended = why
         for draft in self._opened:  # also those that were frozen before a failure
-            draft.__dict__.pop(AUX, None)
-            draft.__dict__[DRAFT] = (self, None)
+            held_by(draft).pop(AUX, None)
+            held_by(draft)[DRAFT] = (self, None)
         self._opened.clear()

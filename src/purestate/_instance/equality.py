@@ -12,8 +12,9 @@ import numpy as np
 from purestate._compat import is_tracer
 from purestate._inspect.key_paths import path_text
 from purestate._instance.pytree import new_instance, sealed_aux
-from purestate._schema.layout import AUX, Layout, layout_of
+from purestate._schema.layout import Layout, layout_of
 from purestate._schema.leaves import is_key
+from purestate._schema.marks import AUX, held_by
 from purestate._schema.static_values import typed
 from purestate.errors import (
     TracedEqualityError,
@@ -51,7 +52,7 @@ def are_equal(a: Any, b: Any) -> bool:
 def _compared(self: Any, layout: Layout) -> Any:
     """Return a State with the data that count, and with nothing that does not."""
     values = {
-        name: self.__dict__[name] if layout.specs[name].compare else None
+        name: held_by(self)[name] if layout.specs[name].compare else None
         for name in layout.data
     }
     return new_instance(layout.cls, values | {AUX: None})
@@ -67,6 +68,8 @@ def same_leaf(a: Any, b: Any) -> bool:
         return False
     if isinstance(a, jax.ShapeDtypeStruct) or isinstance(b, jax.ShapeDtypeStruct):
         return bool(a == b)
+    if isinstance(a, jax.Ref) or isinstance(b, jax.Ref):
+        return a is b  # what it holds may change, so only the same is equal for ever
     if is_key(a):
         a, b = jax.random.key_data(a), jax.random.key_data(b)
     return bool(np.array_equal(np.asarray(a), np.asarray(b)))

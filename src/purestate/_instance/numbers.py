@@ -17,10 +17,46 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purestate._schema.layout import Layout
+from purestate._schema.layout import Layout, layout_of
+from purestate._schema.marks import is_state
 from purestate.errors import NumberError
 
-NUMBERS = frozenset({bool, int, float, complex})
+_NUMBERS = (bool, int, float, complex, np.generic)
+# Types of values that are no numbers, learnt as they are met: all are kept alive by jax
+# or by Python. Generated source asks this set before it takes the short way.
+NOT_NUMBERS: set[type] = {dict, list, tuple, str, type(None), np.ndarray}
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is one number: Python's, numpy's, or of a subclass."""
+    kind = type(value)
+    if kind in NOT_NUMBERS:
+        return False
+    if isinstance(value, _NUMBERS):
+        return _python_kind(value) is not None
+    if isinstance(value, jax.Array) or is_state(value):
+        NOT_NUMBERS.add(kind)
+    return False
+
+
+def holds_flags(state: Any) -> bool:
+    """Return whether a State of array fields holds no array, but flags: axes, masks.
+
+    Such trees, `jax.tree.map(lambda _: None, state)`, keep the numbers that they get.
+    """
+    if not layout_of(type(state)).arrays:
+        return False
+    arrays = (jax.Array, np.ndarray, jax.ShapeDtypeStruct)
+    return not any(isinstance(leaf, arrays) for leaf in jax.tree.leaves(state))
+
+
+def _python_kind(value: Any) -> type | None:
+    """Return bool, int, float or complex, whichever a number is of."""
+    dtype = getattr(value, "dtype", None)
+    if dtype is None:
+        return next(kind for kind in _NUMBERS if isinstance(value, kind))
+    width = _width(dtype)
+    return None if width is None else _NUMBERS[width]
 
 
 def strong(layout: Layout, name: str, value: Any, like: Any = None) -> Any:
@@ -32,7 +68,7 @@ def strong(layout: Layout, name: str, value: Any, like: Any = None) -> Any:
     Args:
         layout: the record of the class.
         name: an array field.
-        value: a bool, int, float or complex.
+        value: what `is_number`.
         like: the array that it replaces; its dtype is kept where it can hold the value.
 
     Raises:
@@ -42,12 +78,12 @@ def strong(layout: Layout, name: str, value: Any, like: Any = None) -> Any:
     admitted = layout.arrays[name] if wanted is None else (jnp.dtype(wanted).name,)
     current = getattr(like, "dtype", None) if wanted is None else None
     wide = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
-    kind: Any = type(value)
+    kind: Any = _python_kind(value)
     for dtype, limits in _choices(kind, admitted, current, wide):
         if limits is not None and not limits.min <= value <= limits.max:
             continue
         return jnp.array(np.asarray(value, dtype))
-    own = jnp.result_type(type(value))
+    own = jnp.result_type(kind)
     raise NumberError(layout.cls, name, value, _described_dtypes(own, admitted))
 
 

@@ -18,7 +18,8 @@ import jax
 
 from purestate._compat import fills_dict
 from purestate._instance.source import define
-from purestate._schema.layout import AUX, FAILED, Layout, layout_of
+from purestate._schema.layout import Layout, layout_of
+from purestate._schema.marks import AUX, FAILED, held_by, store
 from purestate.errors import UnfinishedStateError
 
 _new: Any = object.__new__
@@ -40,7 +41,9 @@ def register(layout: Layout) -> None:
         "_ps_row, _ps_aux = _ps_flatten(_ps_self)",
         "return tuple(zip(_ps_keys, _ps_row)), _ps_aux",
     ]
-    flatten_with_keys = define(cls, "flatten_with_keys(_ps_self)", keyed, namespace)
+    flatten_with_keys = define(
+        cls, "flatten_with_keys(_ps_self)", keyed, namespace, shared=True
+    )
     lines = _unflatten_lines(layout)
     unflatten = define(cls, "unflatten(_ps_aux, _ps_leaves)", lines, namespace)
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
@@ -50,32 +53,32 @@ def store_lines(values: dict[str, str]) -> list[str]:
     """Return source that fills a new `_ps_self`: names with the expressions for them.
 
     The expressions must be local variables, since their order of evaluation is free;
-    `_ps_dict` is the instance's `__dict__`.
+    `_ps_dict` is the instance's dict.
     """
     if fills_dict(len(values)):
         return [f"_ps_dict[{name!r}] = {value}" for name, value in values.items()]
     literal = ", ".join(f"{name!r}: {value}" for name, value in values.items())
-    return [f"_ps_set(_ps_self, '__dict__', {{{literal}}})"]
+    return [f"_ps_set(_ps_self, '_ps_dict', {{{literal}}})"]
 
 
 def new_instance(cls: type, values: dict[str, Any]) -> Any:
     """Return an instance of `cls` that holds `values`, without running its code."""
     self = _new(cls)
     if fills_dict(len(values)):
-        self.__dict__.update(values)
+        held_by(self).update(values)
     else:
-        object.__setattr__(self, "__dict__", values)
+        store(self, values)
     return self
 
 
 def adopt_values(self: Any, values: dict[str, Any]) -> None:
     """Give an instance these attributes in place of the ones that it has."""
     if fills_dict(len(values)):
-        held = self.__dict__
+        held = held_by(self)
         held.clear()
         held.update(values)
     else:
-        object.__setattr__(self, "__dict__", values)
+        store(self, values)
 
 
 def sealed_aux(self: Any) -> Any:
@@ -84,7 +87,7 @@ def sealed_aux(self: Any) -> Any:
     Raises:
         UnfinishedStateError: a field has no value yet.
     """
-    values = self.__dict__
+    values = held_by(self)
     if AUX in values:
         return values[AUX]
     layout = layout_of(type(self))
@@ -121,7 +124,7 @@ def _unflatten_lines(layout: Layout) -> list[str]:
         return [*lines, "return _ps_self"]
     return [
         made,
-        "_ps_dict = _ps_self.__dict__",
+        "_ps_dict = _ps_self._ps_dict",
         *_unpack_lines(layout, "_ps_dict['{}']"),
         f"_ps_dict[{AUX!r}] = _ps_aux",
         "return _ps_self",

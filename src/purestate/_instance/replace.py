@@ -8,13 +8,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 from purestate._instance.checks import check_strict, run_checks
-from purestate._instance.construct import ASSIGNED, failed
+from purestate._instance.construct import failed
 from purestate._instance.draft import settled
-from purestate._instance.numbers import NUMBERS, strong
+from purestate._instance.numbers import holds_flags, is_number, strong
 from purestate._instance.pytree import new_instance
 from purestate._instance.seal import converted, default_of, seal, store_static
 from purestate._schema.fields import MISSING
 from purestate._schema.layout import Layout, layout_of
+from purestate._schema.marks import OPEN, held_by
 from purestate._schema.view import view_names
 from purestate.errors import DerivedFieldError, FieldError
 
@@ -79,19 +80,25 @@ def replaced(self: _S, changes: dict[str, Any]) -> _S:
     """
     layout = layout_of(type(self))
     self = settled(self)
-    held = self.__dict__
+    held = held_by(self)
     for name in changes:
         if name not in layout.stored and name not in layout.initvars:
             views = view_names(layout.cls)
             if name in views:
                 return _through_views(self, layout, changes, views)
             raise FieldError.unknown(layout.cls, name, (*layout.names, *views))
-    new = {
-        name: _arriving(layout, name, value, held[name])
-        for name, value in changes.items()
-        if name in layout.stored
-    }
-    if layout.derived or any(name in changes for name in layout.initvars):
+    new = {name: value for name, value in changes.items() if name in layout.stored}
+    changed = [
+        name for name, value in new.items() if _is_made_anew(layout, name, value)
+    ]
+    if changed and not holds_flags(self):
+        new |= {
+            name: _arriving(layout, name, new[name], held[name]) for name in changed
+        }
+    named = [name for name in layout.initvars if name in changes]
+    if layout.derived or named:
+        if not layout.derived and layout.started:
+            raise FieldError.started(layout.cls, named[0], layout.started)
         initvars = _initvar_values(layout, changes)
         derived: _S = _rederived(layout, held, new, initvars)
         return derived
@@ -122,10 +129,15 @@ def _through_views(
     return found
 
 
+def _is_made_anew(layout: Layout, name: str, value: Any) -> bool:
+    """Return whether a value is stored otherwise than it is given."""
+    return name in layout.converters or (is_number(value) and name in layout.arrays)
+
+
 def _arriving(layout: Layout, name: str, value: Any, old: Any) -> Any:
     if name in layout.converters:
         value = converted(layout, name, value)
-    weak = name in layout.arrays and type(value) in NUMBERS
+    weak = name in layout.arrays and is_number(value)
     return strong(layout, name, value, old) if weak else value
 
 
@@ -154,15 +166,15 @@ def _rederived(
     start = {n: new.get(n, old[n]) for n in layout.names if n not in preset}
     start |= {n: v for n, v in preset.items() if v is not MISSING}
     made = new_instance(layout.cls, start)
-    held = made.__dict__
+    held = held_by(made)
     assigned: set[str] = set()
-    held[ASSIGNED] = assigned
+    held[OPEN] = assigned
     try:
         made.__post_init__(*initvars)
     except BaseException as error:
         failed(made, layout, error, "__post_init__")
         raise
-    del held[ASSIGNED]
+    del held[OPEN]
     for name in layout.derived:
         if name in assigned or held.get(name, preset[name]) is not preset[name]:
             if name in new:
@@ -171,6 +183,8 @@ def _rederived(
                 held[name] = converted(layout, name, held[name])
         else:
             held[name] = new.get(name, old[name])
+    for name in layout.started:  # what it starts them with again is dropped
+        held[name] = new.get(name, old[name])
     if layout.strict:
         check_strict(layout, old, {name: held[name] for name in layout.names})
     seal(made, layout)

@@ -11,8 +11,9 @@ from purestate._compat import fills_dict
 from purestate._inspect.donations import explain_deleted
 from purestate._inspect.repr import pformat
 from purestate._instance.checks import run_checks
-from purestate._instance.numbers import NUMBERS, strong
-from purestate._schema.layout import AUX, Layout
+from purestate._instance.numbers import is_number, strong
+from purestate._schema.layout import Layout
+from purestate._schema.marks import AUX, OPEN, held_by, store
 from purestate.errors import UnsetFieldError
 
 
@@ -55,20 +56,27 @@ def fill_defaults(layout: Layout, values: dict[str, Any], where: str) -> None:
 
 
 def seal(self: Any, layout: Layout) -> None:
-    """End an instance's construction: intern its static values, freeze it, check it."""
-    values = self.__dict__
+    """End an instance's construction: numbers become arrays, freeze it, check it."""
+    values = held_by(self)
+    for name in layout.arrays:
+        if is_number(values[name]):
+            values[name] = strong(layout, name, values[name])
+    freeze(self, layout)
+    run_checks(self, layout)
+
+
+def freeze(self: Any, layout: Layout) -> None:
+    """Intern the static values of an instance, and mark it as finished."""
+    values = held_by(self)
+    values.pop(OPEN, None)
     for name in layout.cached:
         values.pop(name, None)  # computed before all fields had their final values
-    for name in layout.arrays:
-        if type(values[name]) in NUMBERS:
-            values[name] = strong(layout, name, values[name])
     if fills_dict(len(values)):
         store_static(layout, values)
     else:
         ordered = {name: values[name] for name in layout.names}
         store_static(layout, ordered)
-        object.__setattr__(self, "__dict__", ordered)
-    run_checks(self, layout)
+        store(self, ordered)
 
 
 def store_static(layout: Layout, values: dict[str, Any]) -> None:

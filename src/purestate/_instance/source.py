@@ -4,6 +4,7 @@ A generated function that names its fields runs several times faster than one th
 over them. Its source goes into `linecache`, so that tracebacks and debuggers show it.
 """
 
+import functools
 import linecache
 import types
 from collections.abc import Iterable
@@ -11,7 +12,12 @@ from typing import Any
 
 
 def define(
-    owner: type, signature: str, body: Iterable[str], namespace: dict[str, Any]
+    owner: type,
+    signature: str,
+    body: Iterable[str],
+    namespace: dict[str, Any],
+    *,
+    shared: bool = False,
 ) -> types.FunctionType:
     """Return the function `def signature: body`, as if written in class `owner`.
 
@@ -20,16 +26,24 @@ def define(
         signature: name and parameters, `"flatten(self)"`.
         body: lines of the body, indented relative to it.
         namespace: its globals, used as they are and kept by the function.
+        shared: whether the source is mostly the same for other classes: it is then
+            compiled once: to compile is most of what it takes to make a class.
     """
     name = signature.partition("(")[0]
     source = "\n".join([f"def {signature}:", *(f"    {line}" for line in body), ""])
-    filename = _keep(f"{owner.__module__}.{owner.__qualname__}.{name}", source)
+    title = name if shared else f"{owner.__module__}.{owner.__qualname__}.{name}"
+    code = (_compiled if shared else _compiled.__wrapped__)(title, source)
     scope: dict[str, Any] = {}
-    exec(compile(source, filename, "exec"), namespace, scope)
+    exec(code, namespace, scope)
     function: types.FunctionType = scope[name]
     function.__module__ = owner.__module__
     function.__qualname__ = f"{owner.__qualname__}.{name}"
     return function
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled(title: str, source: str) -> types.CodeType:
+    return compile(source, _keep(title, source), "exec")
 
 
 def _keep(title: str, source: str) -> str:

@@ -26,8 +26,8 @@ from purestate._pack.slots import (
     starts,
     taken_apart,
 )
-from purestate._schema.layout import is_state
 from purestate._schema.leaves import is_key
+from purestate._schema.marks import held_by, is_state
 from purestate.errors import PackError
 
 
@@ -98,7 +98,7 @@ def _structure(spec: Spec) -> Any:
     kept = sum(slot.size < 0 for slot in spec.slots)
     empty = object.__new__(Packed)
     leaves = (0,) * (len(spec.groups) + kept)
-    empty.__dict__.update(_ps_leaves=leaves, _ps_spec=spec)
+    held_by(empty).update(_ps_leaves=leaves, _ps_spec=spec)
     return jax.tree.structure(empty)
 
 

@@ -18,7 +18,8 @@ from purestate._compat import is_tracer, untyped_jax
 from purestate._inspect.repr import pformat
 from purestate._instance.equality import same_leaf
 from purestate._pack.slots import Slot, Spec, taken_apart
-from purestate._schema.layout import is_state, is_state_class, layout_of
+from purestate._schema.layout import layout_of
+from purestate._schema.marks import Holder, held_by, is_state, is_state_class
 from purestate.errors import (
     FrozenStateError,
     PackedAttributeError,
@@ -29,7 +30,7 @@ from purestate.errors import (
 JITTED = "__purestate_jitted__"  # on a function that ps.jit returned: what it calls
 
 
-class Packed:
+class Packed(Holder):
     """A State whose small leaves lie in one buffer per dtype; made by `ps.pack`.
 
     A function under `ps.jit` receives the State itself. Outside, `unpack()` returns it,
@@ -147,7 +148,7 @@ _new: Any = object.__new__
 
 
 def _flatten(packed: Any) -> tuple[tuple[Any, ...], Spec]:
-    held = packed.__dict__
+    held = held_by(packed)
     return held["_ps_leaves"], held["_ps_spec"]
 
 
@@ -158,7 +159,7 @@ def _flatten_with_keys(packed: Any) -> tuple[Any, Spec]:
 
 def _unflatten(spec: Spec, leaves: Any) -> Packed:
     packed: Packed = _new(Packed)
-    held = packed.__dict__
+    held = held_by(packed)
     held["_ps_leaves"], held["_ps_spec"] = tuple(leaves), spec
     return packed
 

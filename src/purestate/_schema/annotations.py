@@ -4,16 +4,15 @@ The answer decides what becomes of a Python number that is given for a field: an
 where one is asked for, itself everywhere else.
 """
 
-import ast
-import operator
 import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 _NUMBERS = (bool, int, float, complex)
 # `jax.Array`, `Optional[Array]`, and jaxtyping's `Float[Array, "n"]`.
@@ -21,12 +20,6 @@ _ARRAY = re.compile(
     r"([\w.]+\.)?Array|([\w.]+\.)?Optional\[([\w.]+\.)?Array\]"
     r"|([\w.]+\.)?(?!Tuple|Dict|Callable)[A-Z]\w*\[([\w.]+\.)?Array,\s*['\"].*\]"
 )
-_OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-}
 
 
 def array_dtypes(cls: type, annotation: object) -> tuple[str, ...] | None:
@@ -40,26 +33,6 @@ def array_dtypes(cls: type, annotation: object) -> tuple[str, ...] | None:
     return _array_dtypes(annotation)
 
 
-def axis_size(text: str, sizes: Mapping[str, Any]) -> Any:
-    """Return the size of an axis that is a number, a name or computed: `2*n + 1`.
-
-    Raises:
-        KeyError: a name without a size, or anything else.
-        SyntaxError: no expression.
-    """
-
-    def value(node: ast.AST) -> Any:
-        if isinstance(node, ast.Constant) and isinstance(node.value, int):
-            return node.value
-        if isinstance(node, ast.Name) and node.id in sizes:
-            return sizes[node.id]
-        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-            return _OPERATORS[type(node.op)](value(node.left), value(node.right))
-        raise KeyError(text)
-
-    return value(ast.parse(text, mode="eval").body)
-
-
 def _array_dtypes(annotation: Any) -> tuple[str, ...] | None:
     if isinstance(annotation, str):
         # Names that exist only for a type checker: the usual ones are taken at their
@@ -70,6 +43,8 @@ def _array_dtypes(annotation: Any) -> tuple[str, ...] | None:
         return () if any(arrays) and others <= {"None"} else None
     if isinstance(annotation, type) and issubclass(annotation, jax.Array):
         return ()
+    if isinstance(annotation, type(jnp.int32)):  # the class of jax's scalar types
+        return (annotation.dtype.name,)
     inner = getattr(annotation, "array_type", None)  # jaxtyping, without importing it
     if inner is not None and hasattr(annotation, "dtypes"):
         dtypes = annotation.dtypes if isinstance(annotation.dtypes, tuple) else ()

@@ -19,71 +19,110 @@ _lock: Any = threading.RLock()
 class Aux:
     """The static values of a State: jax's auxiliary data, compared by identity."""
 
-    __slots__ = ("__weakref__", "key", "layout", "values")
+    __slots__ = ("__weakref__", "key", "table", "values")
 
     def __init__(
-        self, layout: Any, values: tuple[Any, ...], key: tuple[Any, ...]
+        self, table: "AuxTable", values: tuple[Any, ...], key: tuple[Any, ...]
     ) -> None:
-        self.layout, self.values, self.key = layout, values, key
+        self.table, self.values, self.key = table, values, key
 
     def __repr__(self) -> str:
         # jax quotes this in its own errors about mismatched trees.
-        pairs = zip(self.layout.static, self.values, strict=False)
+        pairs = zip(self.table.names, self.values, strict=True)
         return f"({', '.join(f'{name}={short(value)}' for name, value in pairs)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return interned_aux, (self.layout, self.values)
+        return AuxTable.intern, (self.table, self.values)
 
 
-class Interned(dict[Any, "weakref.ref[Aux]"]):
+class PlainAux(dict[Any, "weakref.ref[Aux]"]):
     """Live `Aux` objects by (value, type, ...), where each value refers to nothing.
 
     What generated constructors look up without a call.
     """
 
-    __slots__ = ("layout",)
+    __slots__ = ("table",)
 
-    def __init__(self, layout: Any) -> None:
+    def __init__(self, table: "AuxTable") -> None:
         super().__init__()
-        self.layout = layout
+        self.table = table
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (self.layout, "interned")
+        return getattr, (self.table, "plain")
 
 
-def interned_aux(layout: Any, values: tuple[Any, ...]) -> Aux:
-    """Return the one `Aux` of a class's record for these static values."""
-    key = tuple(map(typed, values))
-    number = hash(key)
+class AuxTable:
+    """The live `Aux` objects of the classes of one name with the same static fields.
+
+    Where a class is defined anew, as when a notebook reloads its module, its instances
+    and those of the old class that were moved to it have the same tree structure.
+
+    Attributes:
+        names: the static fields.
+        plain: those whose values are plain, by value and type.
+        known: all, by the hash of their key: the key itself may refer to an instance,
+            which it must not keep alive from here.
+    """
+
+    def __init__(self, module: str, qualname: str, names: tuple[str, ...]) -> None:
+        self._of = (module, qualname, names)
+        self.names = names
+        self.plain = PlainAux(self)
+        self.known: dict[int, list[weakref.ref[Aux]]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return aux_table, self._of
+
+    def intern(self, values: tuple[Any, ...]) -> Aux:
+        """Return the one `Aux` for these values, each as `python_numbers` returns it.
+
+        Raises:
+            Unfit: a value that cannot be static.
+        """
+        key = tuple(map(typed, values))
+        number = hash(key)
+        with _lock:
+            for ref in self.known.get(number, ()):
+                aux: Aux | None = ref()
+                if aux is not None and aux.key == key:
+                    return aux
+            aux = Aux(self, values, key)
+            forget = functools.partial(_forget, self, number)
+            self.known.setdefault(number, []).append(weakref.ref(aux, forget))
+            if values and all(map(is_plain, values)):
+                plain = tuple(x for value in values for x in (value, type(value)))
+                forget = functools.partial(_forget_plain, self.plain, plain)
+                self.plain[plain] = weakref.ref(aux, forget)
+        return aux
+
+
+_tables: "weakref.WeakValueDictionary[Any, AuxTable]" = weakref.WeakValueDictionary()
+
+
+def aux_table(module: str, qualname: str, names: tuple[str, ...]) -> AuxTable:
+    """Return the one table for classes of this name with these static fields."""
     with _lock:
-        for ref in layout.known.get(number, ()):
-            aux: Aux | None = ref()
-            if aux is not None and aux.key == key:
-                return aux
-        aux = Aux(layout, values, key)
-        forget = functools.partial(_forget, layout, number)
-        layout.known.setdefault(number, []).append(weakref.ref(aux, forget))
-        if values and all(map(is_plain, values)):
-            plain = tuple(x for value in values for x in (value, type(value)))
-            forget = functools.partial(_forget_plain, layout.interned, plain)
-            layout.interned[plain] = weakref.ref(aux, forget)
-    return aux
+        key = (module, qualname, names)
+        found = _tables.get(key)
+        if found is None:
+            found = _tables[key] = AuxTable(*key)
+    return found
 
 
-def _forget(layout: Any, number: int, dead: "weakref.ref[Aux]") -> None:
+def _forget(table: AuxTable, number: int, dead: "weakref.ref[Aux]") -> None:
     if _lock is None:
         return  # the process ends, and has already cleared this module
     with _lock:
-        alive = [ref for ref in layout.known.get(number, ()) if ref is not dead]
+        alive = [ref for ref in table.known.get(number, ()) if ref is not dead]
         if alive:
-            layout.known[number] = alive
+            table.known[number] = alive
         else:
-            layout.known.pop(number, None)
+            table.known.pop(number, None)
 
 
-def _forget_plain(interned: Interned, key: Any, dead: "weakref.ref[Aux]") -> None:
+def _forget_plain(plain: PlainAux, key: Any, dead: "weakref.ref[Aux]") -> None:
     if _lock is None:
         return
     with _lock:
-        if interned.get(key) is dead:
-            del interned[key]
+        if plain.get(key) is dead:
+            del plain[key]

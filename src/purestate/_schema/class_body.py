@@ -25,6 +25,7 @@ from purestate._schema.fields import (
 )
 from purestate._schema.leaves import is_array
 from purestate.errors import DeclarationError, ReservedNameError, UnannotatedArrayError
+from purestate.errors._text import short
 
 _RESERVED = frozenset({"at", "draft", "replace"})
 
@@ -44,14 +45,16 @@ def read_body(
             has a name of its own raises that subclass.
     """
     annotations = own_annotations(cls)
-    body: dict[str, Any] = {
+    body = {
         "__annotations__": annotations,
         "__doc__": "read by dataclasses",  # which would write one if there were none
         "__module__": cls.__module__,
     }
+    bare = annotations.keys() - cls.__dict__.keys()
+    values = {name: _inherited_default(cls, name, inherited) for name in bare}
     for name, value in list(cls.__dict__.items()):
         if name in annotations:
-            body[name] = _owned(cls, name, value)
+            values[name] = _owned(cls, name, value)
         elif not (name.startswith("__") and name.endswith("__")):
             _check_unannotated(cls, name, value, inherited)
     # dataclasses reads a stand-in: on `cls` itself it would insist that all bases are
@@ -60,7 +63,11 @@ def read_body(
         init=False, repr=False, eq=False, match_args=False, kw_only=kw_only
     )
     try:
-        standin: Any = reader(type(cls.__name__, (), body))
+        standin: Any = type(cls.__name__, (), body)
+        for name, value in values.items():
+            if value is not MISSING:
+                setattr(standin, name, value)  # not in the body: __set_name__ has run
+        standin = reader(standin)
     except (TypeError, ValueError) as error:
         raise DeclarationError(f"{cls.__name__}: {error}") from error
     fields: dict[str, dataclasses.Field[Any]] = dict(standin.__dataclass_fields__)
@@ -68,6 +75,18 @@ def read_body(
         if is_stored(spec):
             _check_name(cls, name)
     return fields
+
+
+def _inherited_default(cls: type, name: str, inherited: Mapping[str, Any]) -> Any:
+    """Return the default that a bare annotation has from a base, else MISSING."""
+    spec = inherited.get(name)
+    if spec is not None and spec.default_factory is not MISSING:
+        return dataclasses.field(default_factory=spec.default_factory)
+    if spec is not None:
+        return spec.default
+    found = (b.__dict__[name] for b in cls.__mro__[1:] if name in b.__dict__)
+    value = next(found, MISSING)
+    return MISSING if hasattr(value, "__get__") else value
 
 
 def _owned(cls: type, name: str, value: Any) -> Any:
@@ -84,6 +103,12 @@ def _owned(cls: type, name: str, value: Any) -> Any:
             f"the default of {cls.__name__}.{name} is a tracer: the class is being "
             f"made inside a transformed function. Move the class to module level, or "
             f"give {name} no default."
+        )
+    if not isinstance(default, type) and hasattr(type(default), "__set__"):
+        raise DeclarationError(
+            f"{cls.__name__}.{name} = {short(default)} is a descriptor that would be "
+            f"asked for the field's value, and a State holds its values itself. Check "
+            f"or convert values with ps.field(converter=...), or in __check__."
         )
     if default is field or default is static:
         raise DeclarationError(

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         repr: bool
         compare: bool
         kw_only: bool
+        derived: bool
         metadata: Mapping[str, Any] | None
 
 
@@ -75,6 +76,7 @@ def field(
     metadata: Mapping[str, Any] | None = None,
     converter: Callable[[Any], Any] | None = None,
     dtype: Any = None,
+    derived: bool | None = None,
     **options: Any,
 ) -> Any:
     """Return a specifier for a data field, one that jax traces.
@@ -87,9 +89,14 @@ def field(
             changed fields of a `replace`; its result is stored.
         dtype: the dtype that a Python number given for this field gets, such as
             `jnp.bfloat16`. Without it the annotation decides, then JAX's default.
+        derived: of a field with `init=False`: whether `__post_init__` computes it from
+            others, and every `replace` computes it anew, as is the default. False says
+            that `__post_init__` only starts it: from then on it is data like any other,
+            as weights are that were drawn from an `InitVar`.
         **options: `default`, `default_factory`, `init`, `repr`, `compare`, `kw_only`.
 
     Raises:
+        DeclarationError: `derived=` without `init=False`.
         TypeError: an option that `dataclasses.field` does not know.
         ValueError: both `default` and `default_factory`.
 
@@ -109,7 +116,12 @@ def field(
         raise TypeError(f"converter= takes a function, and got {converter!r}.")
     if dtype is not None:
         jnp.dtype(dtype)  # raises TypeError for what is not a dtype
-    extra = {"converter": converter, "dtype": dtype}
+    if derived is not None and options.get("init", True):
+        raise DeclarationError(
+            "derived= says what becomes of a field that __post_init__ sets: write "
+            "ps.field(init=False, derived=False), or leave derived= out."
+        )
+    extra = {"converter": converter, "dtype": dtype, "derived": derived}
     found = {k: v for k, v in extra.items() if v is not None}
     default = options.get("default", MISSING)
     if holds_arrays(default):
@@ -153,7 +165,8 @@ def static(
     Args:
         metadata: kept as it is, with `"static": True` added.
         converter: as for `field`; `converter=tuple` admits lists, for example.
-        **options: `default`, `default_factory`, `init`, `repr`, `compare`, `kw_only`.
+        **options: `default`, `default_factory`, `init`, `repr`, `compare`, `kw_only`;
+            `derived` as for `field`.
 
     Raises:
         DeclarationError: `metadata` says `{"static": False}`.

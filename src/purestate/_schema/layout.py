@@ -1,18 +1,13 @@
 """One record of facts per State class, computed once and asked by everything else."""
 
 import dataclasses
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from purestate._schema.aux_data import Aux, Interned, interned_aux
+from purestate._schema.aux_data import Aux, aux_table
+from purestate._schema.marks import LAYOUT
 from purestate._schema.static_values import Unfit, python_numbers, typed
 from purestate.errors import FieldError, StaticFieldError
-
-AUX = "__purestate_aux__"  # in an instance's __dict__: present once it is sealed
-DRAFT = "__purestate_draft__"  # likewise: a draft, with its block and its source
-FAILED = "__purestate_failed__"  # likewise: its constructor raised
-LAYOUT = "__purestate_layout__"  # on the class
 
 
 class Layout:
@@ -28,15 +23,14 @@ class Layout:
         arrays: data fields annotated as arrays, with the dtypes that they admit.
         converters: fields with a `converter=`.
         checks: the `__check__` functions of the class and its bases, base first.
-        derived: `init=False` fields of a class with a `__post_init__`.
+        derived: `init=False` fields that `__post_init__` computes, at each replace too.
+        started: those that it only starts, `derived=False`.
         cached: names of `functools.cached_property` attributes.
         strict: whether updates must keep shape, dtype and structure.
         init: the class whose hand-written `__init__` constructs it, None if generated.
         plain: data fields that `replace` may store as they come.
         namespace: globals of the functions generated for the class.
-        interned: the live `Aux` objects whose values are plain, by value and type.
-        known: all live `Aux` objects, by the hash of their key: the key itself may
-            refer to an instance, which it must not keep alive from here.
+        table: the live `Aux` objects of the class.
         aux: the only `Aux` of a class without static fields.
         published: what `dataclasses` and others find as its fields: `specs`, and the
             pseudo-field by which `dataclasses.replace` is told.
@@ -57,14 +51,14 @@ class Layout:
         self.converters: dict[str, Callable[[Any], Any]] = {}
         self.checks: tuple[tuple[type, Callable[[Any], object]], ...] = ()
         self.derived: tuple[str, ...] = ()
+        self.started: tuple[str, ...] = ()
         self.cached: frozenset[str] = frozenset()
         self.strict = False
         self.init: type | None = None
         self.plain: frozenset[str] = frozenset()
         self.namespace: dict[str, Any] = {}
-        self.interned = Interned(self)
-        self.known: dict[int, list[weakref.ref[Aux]]] = {}
-        self.aux = interned_aux(self, ())
+        self.table = aux_table(cls.__module__, cls.__qualname__, ())
+        self.aux = self.table.intern(())
         self.published: dict[str, dataclasses.Field[Any]] = {}
         self.bare = False
 
@@ -81,7 +75,7 @@ class Layout:
             return self.aux
         fitted = tuple(self.fit(name, values[name]) for name in self.static)
         try:
-            return interned_aux(self, fitted)
+            return self.table.intern(fitted)
         except Exception as error:
             error.add_note(
                 f"raised while comparing static values of {self.cls.__name__}, which "
@@ -105,16 +99,6 @@ class Layout:
         except RecursionError:
             raise StaticFieldError(self.cls, name, value, "within itself it") from None
         return value
-
-
-def is_state_class(cls: type) -> bool:
-    """Return whether a class was set up as a State class: not `State` itself."""
-    return LAYOUT in cls.__dict__
-
-
-def is_state(value: object) -> bool:
-    """Return whether a value is an instance of a State class."""
-    return LAYOUT in type(value).__dict__
 
 
 def layout_of(cls: type) -> Layout:

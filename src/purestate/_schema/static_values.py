@@ -15,10 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purestate._compat import is_written_by_dataclasses
+from purestate._compat import is_inside_trace, is_written_by_dataclasses
+from purestate._schema.marks import AUX, held_by, is_state
+from purestate._schema.tracers import find_tracers
 
 # Exact types whose == agrees with `typed` for non-zero, non-NaN values.
-_PLAIN = frozenset({bool, int, str, bytes, type(None), type(len)})
+_PLAIN = frozenset({bool, int, str, bytes, type(None)})
+_METHODS = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
 _SCALARS = (str, bytes, int, enum.Enum, type(None), type)
 
 
@@ -34,7 +37,8 @@ def typed(value: Any) -> Any:
     """Return a key that is equal for the same value of the same type only.
 
     Raises:
-        Unfit: the value, or a part of it, is an array, a tracer or unhashable.
+        Unfit: the value, or a part of it, is an array, a tracer or unhashable, or a
+            method of something that holds arrays.
     """
     kind = type(value)
     if isinstance(value, float | complex | np.inexact):
@@ -43,7 +47,7 @@ def typed(value: Any) -> Any:
         return kind, value
     if _is_small_float(value):
         return kind, _float_key(float(value))
-    if isinstance(value, jax.Array | np.ndarray):
+    if isinstance(value, jax.Array | np.ndarray | jax.Ref):
         raise Unfit(value)
     if isinstance(value, tuple):
         return kind, tuple(_at(f"[{i}]", part) for i, part in enumerate(value))
@@ -59,14 +63,60 @@ def typed(value: Any) -> Any:
         )
     if kind is slice:  # hashable from Python 3.12 on only
         return kind, typed((value.start, value.stop, value.step))
-    if _is_value_dataclass(value):
+    if is_value_dataclass(value):
         names = [f.name for f in dataclasses.fields(value) if f.compare]
         return kind, tuple(_at(f".{n}", getattr(value, n, None)) for n in names)
+    if callable(value) and is_inside_trace() and find_tracers(value):
+        raise Unfit(value)
+    if isinstance(value, _METHODS) and _has_owner(value):
+        return kind, getattr(value, "__func__", value.__name__), _owner_key(value)
     try:
         hash(value)
     except Exception:  # noqa: BLE001  # whatever a foreign __hash__ raises
         raise Unfit(value) from None
     return kind, value
+
+
+def _has_owner(method: Any) -> bool:
+    """Return whether a method is bound; functions of C modules are to their module."""
+    return not isinstance(method.__self__, types.ModuleType | None)
+
+
+def _owner_key(method: Any) -> Any:
+    """Return what tells the owner of a bound method: itself where it has no hash.
+
+    Raises:
+        Unfit: it is an array, or a pytree with arrays: jit would keep those as
+            constants of the program, and compile for every other one.
+    """
+    owner = method.__self__
+    if is_state(owner) and AUX not in held_by(owner):
+        raise Unfit(method)  # it is being made, and will hold what it holds later
+    if not isinstance(owner, type) and any(map(_is_array, jax.tree.leaves(owner))):
+        raise Unfit(method)
+    try:
+        return typed(owner)
+    except Unfit:
+        return _Same(owner)
+
+
+def _is_array(leaf: object) -> bool:
+    return (
+        not isinstance(leaf, type) and hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+    )
+
+
+class _Same:
+    """Equal for the same object only."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is _Same and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
 
 
 def _at(step: str, part: Any) -> Any:
@@ -76,7 +126,7 @@ def _at(step: str, part: Any) -> Any:
         raise Unfit(unfit.value, step + unfit.path) from None
 
 
-def _is_value_dataclass(value: Any) -> bool:
+def is_value_dataclass(value: Any) -> bool:
     """Return whether its == and hash are those that `dataclasses` writes."""
     cls = type(value)
     params = getattr(cls, "__dataclass_params__", None)
@@ -118,4 +168,6 @@ def is_plain(value: object) -> bool:
         return value != 0.0 and value == value
     if type(value) is types.FunctionType:
         return not (value.__closure__ or value.__defaults__ or value.__kwdefaults__)
+    if isinstance(value, types.BuiltinMethodType):
+        return not _has_owner(value)
     return type(value) in _PLAIN

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from purestate._schema.layout import is_state
+from purestate._schema.marks import is_state
 
 
 def root_name(tree: Any) -> str:

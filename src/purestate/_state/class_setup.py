@@ -17,11 +17,13 @@ from purestate._instance.copies import wrapped_setstate
 from purestate._instance.pytree import register
 from purestate._instance.replace import replace
 from purestate._schema.annotations import array_dtypes
+from purestate._schema.aux_data import aux_table
 from purestate._schema.class_body import read_body
 from purestate._schema.fields import is_initvar, is_static, is_stored
-from purestate._schema.layout import LAYOUT, Layout, is_state_class, layout_of
+from purestate._schema.layout import Layout, layout_of
+from purestate._schema.marks import LAYOUT, is_state_class
 from purestate._state.cloudpickle import is_bare, refilled
-from purestate._state.dataclass import become_dataclass, declared_fields
+from purestate._state.dataclass import FIELDS, become_dataclass, declared_fields
 from purestate._state.generated import make_init, make_replace
 from purestate.errors import DeclarationError, InheritedInitError
 
@@ -121,6 +123,7 @@ def _fill(
     layout.names = tuple(stored)
     layout.data = tuple(name for name in stored if not is_static(specs[name]))
     layout.static = tuple(name for name in stored if is_static(specs[name]))
+    layout.table = aux_table(cls.__module__, cls.__qualname__, layout.static)
     layout.stored, layout.static_names = frozenset(stored), frozenset(layout.static)
     layout.arrays = cls.__dict__.get(_ARRAYS) or _arrays(cls, layout, own)
     setattr(cls, _ARRAYS, layout.arrays)  # for cloudpickle, which copies annotations
@@ -131,7 +134,10 @@ def _fill(
     }
     post_init = hasattr(cls, "__post_init__")
     layout.initvars = {n: s for n, s in specs.items() if post_init and is_initvar(s)}
-    layout.derived = tuple(n for n in stored if post_init and not specs[n].init)
+    computed = [n for n in stored if post_init and not specs[n].init]
+    started = {n for n in computed if specs[n].metadata.get("derived") is False}
+    layout.derived = tuple(name for name in computed if name not in started)
+    layout.started = tuple(name for name in computed if name in started)
     layout.checks = tuple(
         (base, base.__dict__["__check__"])
         for base in cls.__mro__[::-1]
@@ -142,7 +148,7 @@ def _fill(
     layout.plain = frozenset(layout.data) - layout.converters.keys()
     become_dataclass(layout, own, root)
     _finish_abstract(cls)
-    _place_init(layout)
+    _place_init(layout, own, root)
     _place_replace(layout)
     _place_setstate(cls, root)
 
@@ -169,7 +175,9 @@ def _arrays(
     return arrays
 
 
-def _place_init(layout: Layout) -> None:
+def _place_init(
+    layout: Layout, own: dict[str, dataclasses.Field[Any]], root: type
+) -> None:
     cls: Any = layout.cls
     written = cls.__dict__.get("__init__")
     if written is not None and not hasattr(written, "__purestate_generated__"):
@@ -179,7 +187,12 @@ def _place_init(layout: Layout) -> None:
         return
     above = next((layout_of(b) for b in cls.__mro__[1:] if is_state_class(b)), None)
     if above is None or above.init is None:
-        cls.__init__ = make_init(layout)
+        mixin = None if any(map(is_stored, own.values())) else _mixin_init(cls, root)
+        if mixin is None:
+            cls.__init__ = make_init(layout)
+        else:
+            layout.init = cls
+            cls.__init__ = wrapped_init(cls, mixin)
         return
     owner: Any = above.init
     layout.init = owner
@@ -189,12 +202,28 @@ def _place_init(layout: Layout) -> None:
     unset = [
         name
         for name in layout.names
-        if name not in above.names
+        if name in own
         and layout.specs[name].default is layout.specs[name].default_factory
-        and name not in layout.derived
+        and name not in (*layout.derived, *layout.started)
     ]
     if unset:
         raise InheritedInitError(cls, owner, unset)
+
+
+def _mixin_init(cls: type, root: type) -> Any:
+    """Return the `__init__` of a plain class that stands before the first State.
+
+    Not that of a dataclass, whose fields are among those of the class, nor what typing
+    puts on protocols.
+    """
+    for base in cls.__mro__[1:]:
+        if is_state_class(base) or base is root:
+            return None
+        init = base.__dict__.get("__init__")
+        is_dataclass = FIELDS in base.__dict__
+        if init is not None and not is_dataclass and init.__module__ != "typing":
+            return init
+    return None
 
 
 def _place_replace(layout: Layout) -> None:

@@ -13,11 +13,15 @@ instance, is the instance. It arrives as a keyword, and `adopt` does as `replace
 """
 
 import dataclasses
+import sys
 from typing import Any
 
+from purestate._compat import decorates_frozen
 from purestate._instance.construct import SOURCE
-from purestate._schema.fields import is_initvar, is_stored
-from purestate._schema.layout import Layout, is_state_class
+from purestate._schema.fields import MISSING, is_initvar, is_stored
+from purestate._schema.layout import Layout
+from purestate._schema.marks import is_state_class
+from purestate.errors import DeclarationError
 
 FIELDS = "__dataclass_fields__"
 _PARAMETERS = "__dataclass_params__"
@@ -34,6 +38,30 @@ _OWN = (
 )
 
 
+class _Parameters:
+    """What `dataclasses` asks of a base: how it was decorated."""
+
+    def __init__(self, plain: Any) -> None:
+        self._plain = plain
+
+    @property
+    def frozen(self) -> bool:
+        """False: a decorator on top is not frozen. One that is would break `__init__`.
+
+        Raises:
+            DeclarationError: it is asked by `@dataclass(frozen=True)`.
+        """
+        if decorates_frozen(sys._getframe(1)):
+            raise DeclarationError(
+                "@dataclass(frozen=True) on a State: a State is frozen already, and a "
+                "dataclass. Leave the decorator out."
+            )
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plain, name)
+
+
 def become_root(root: Any) -> None:
     """Make `State` itself a dataclass, one without fields.
 
@@ -41,7 +69,7 @@ def become_root(root: Any) -> None:
     the pseudo-field of a class right below State if State had it not.
     """
     root.__dataclass_fields__ = dict(getattr(_plain, FIELDS))
-    root.__dataclass_params__ = getattr(_plain, _PARAMETERS)
+    root.__dataclass_params__ = _Parameters(getattr(_plain, _PARAMETERS))
     setattr(root, SOURCE, property(lambda self: self))
 
 
@@ -71,12 +99,19 @@ def become_dataclass(
             for name, spec in layout.specs.items()
             if spec.init and not spec.kw_only and (is_stored(spec) or is_initvar(spec))
         )
+    if cls.__dict__.get("__doc__") is None:  # else help() shows the text of State
+        cls.__doc__ = f"{cls.__name__}({', '.join(cls.__match_args__)})"
     for name, spec in own.items():
-        if not (is_stored(spec) or is_initvar(spec)):
+        if not (is_stored(spec) or is_initvar(spec)):  # a ClassVar
+            if isinstance(cls.__dict__.get(name), dataclasses.Field):
+                if spec.default is MISSING:
+                    delattr(cls, name)
+                else:
+                    setattr(cls, name, spec.default)
             continue
-        if spec.default is not dataclasses.MISSING:
+        if spec.default is not MISSING:
             setattr(cls, name, spec.default)
-        elif spec.default_factory is not dataclasses.MISSING or not spec.init:
+        elif spec.default_factory is not MISSING or not spec.init:
             setattr(cls, name, _Unset(spec))
         elif name in cls.__dict__:
             delattr(cls, name)

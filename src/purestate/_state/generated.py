@@ -18,12 +18,14 @@ from typing import Any
 from purestate._compat import fills_dict
 from purestate._instance import construct
 from purestate._instance.construct import Missing
-from purestate._instance.numbers import NUMBERS
+from purestate._instance.numbers import NOT_NUMBERS
 from purestate._instance.pytree import store_lines
 from purestate._instance.replace import replace, replaced
 from purestate._instance.source import define
 from purestate._schema.fields import MISSING, is_initvar, is_stored
-from purestate._schema.layout import AUX, Layout
+from purestate._schema.layout import Layout
+from purestate._schema.marks import AUX, OPEN
+from purestate._state.argument_types import argument_types
 from purestate.errors import DeclarationError
 
 _REPLACE = inspect.signature(replace)
@@ -42,16 +44,17 @@ def make_init(layout: Layout) -> Callable[..., None]:
     body = _Body(layout)
     parameters = [body.parameter(spec) for spec in ordered]
     split = len(taken) - sum(bool(s.kw_only) for s in taken)
-    if split < len(parameters):
-        parameters.insert(split, "*")
+    parameters.insert(split, "*_ps_more")
     function = define(
         cls,
         f"__init__({', '.join(['_ps_self', *parameters, '**_ps_unknown'])})",
         body.lines(ordered),
         layout.namespace,
     )
-    function.__signature__ = _signature(ordered)  # type: ignore[attr-defined]
-    function.__annotations__ = {s.name: s.type for s in ordered} | {"return": None}
+    types = argument_types(layout)
+    types = {spec.name: types[spec.name] for spec in ordered if spec.name in types}
+    function.__signature__ = _signature(ordered, types)  # type: ignore[attr-defined]
+    function.__annotations__ = types | {"return": None}
     function.__purestate_generated__ = True  # type: ignore[attr-defined]
     return function
 
@@ -61,7 +64,8 @@ class _Body:
 
     For `class Box(State)` with `cache: Array` and `gain: float = static(default=2.0)`:
 
-        def __init__(_ps_self, cache=_ps_missing, gain=_ps_default_gain, **_ps_unknown):
+        def __init__(_ps_self, cache=_ps_missing, gain=_ps_default_gain, *_ps_more,
+                     **_ps_unknown):
             ...                                            # the way out of the ordinary
             try:
                 if _ps_type(cache) is not _ps_array:       # `value`
@@ -74,7 +78,7 @@ class _Body:
                     _ps_aux = None
                 if _ps_aux is None:
                     ...
-                _ps_set(_ps_self, '__dict__', {'cache': cache, ...: _ps_aux})
+                _ps_set(_ps_self, '_ps_dict', {'cache': cache, ...: _ps_aux})
             except _ps_builtins.BaseException as _ps_error:
                 ...                                        # freezes, explains, raises
 
@@ -97,7 +101,7 @@ class _Body:
             "_ps_cls": layout.cls,
             "_ps_set": object.__setattr__,
             "_ps_missing": Missing,
-            "_ps_interned": layout.interned,
+            "_ps_interned": layout.table.plain,
             "_ps_aux": layout.aux,
             "_ps_array": Missing,  # becomes jax's own class once an array was seen
         }
@@ -119,11 +123,11 @@ class _Body:
             # A class that cloudpickle has filled after it was made: see there.
             "if _ps_layout.bare:",
             "    return _ps.awakened(_ps_self, _ps_layout, _ps_builtins.locals())",
-            "_ps_dict = _ps_self.__dict__",
+            "_ps_dict = _ps_self._ps_dict",
             # Unknown names, a second call, or dataclasses.replace; all of them rare,
             # and told by two truth values.
-            "if _ps_unknown or _ps_dict:",
-            "    if _ps.adopts(_ps_self, _ps_unknown, _ps_builtins.locals()): return",
+            "if _ps_unknown or _ps_dict or _ps_more:",
+            "    if _ps.adopts(_ps_self, _ps_layout, _ps_builtins.locals()): return",
         ]
         body = [*self.required(taken)]
         body += [line for spec in taken for line in self.value(spec)]
@@ -208,8 +212,9 @@ class _Body:
     def slow_end(self, stored: list[str], initvars: str) -> list[str]:
         call = [f"_ps_self.__post_init__({initvars})"] if self.where else []
         return [
-            *(f"_ps_self.__dict__[{name!r}] = {name}" for name in stored),
-            *(f"_ps_self.__dict__[{s.name!r}] = {self.made(s)}" for s in self.preset),
+            *(f"_ps_dict[{name!r}] = {name}" for name in stored),
+            *(f"_ps_dict[{s.name!r}] = {self.made(s)}" for s in self.preset),
+            f"_ps_dict[{OPEN!r}] = True",
             *call,
             f"_ps.finish(_ps_self, {tuple(stored)!r}, {self.where!r})",
         ]
@@ -221,8 +226,10 @@ def make_replace(layout: Layout) -> Callable[..., Any] | None:
         return None
     layout.namespace |= {
         "_ps_plain": layout.plain,
+        "_ps_cls": layout.cls,
+        "_ps_set": object.__setattr__,
         "_ps_replaced": replaced,
-        "_ps_weak": NUMBERS,
+        "_ps_others": NOT_NUMBERS,
         "_ps_new": object.__new__,
     }
     # The dict of the old instance is copied whole, its mark included: the static values
@@ -230,22 +237,22 @@ def make_replace(layout: Layout) -> Callable[..., Any] | None:
     # converter, a wrong name, a Python number for an array.
     numbers = [
         "for _ps_value in _ps_changes.values():",
-        "    if type(_ps_value) in _ps_weak:",
+        "    if type(_ps_value) not in _ps_others:",
         "        return _ps_replaced(_ps_self, _ps_changes)",
     ]
-    build = ["_ps_set(_ps_made, '__dict__', {**_ps_self.__dict__, **_ps_changes})"]
+    build = ["_ps_set(_ps_made, '_ps_dict', {**_ps_held, **_ps_changes})"]
     if fills_dict(len(layout.names) + 1):
         build = [
-            "_ps_dict = _ps_made.__dict__",
-            "_ps_dict.update(_ps_self.__dict__)",
+            "_ps_dict = _ps_made._ps_dict",
+            "_ps_dict.update(_ps_held)",
             "_ps_dict.update(_ps_changes)",
         ]
     function = define(
         layout.cls,
         "replace(_ps_self, /, **_ps_changes)",
         [
-            f"_ps_is_plain = {AUX!r} in _ps_self.__dict__",
-            "if not _ps_is_plain or not _ps_changes.keys() <= _ps_plain:",
+            "_ps_held = _ps_self._ps_dict",
+            f"if {AUX!r} not in _ps_held or not _ps_changes.keys() <= _ps_plain:",
             "    return _ps_replaced(_ps_self, _ps_changes)",
             *(numbers if layout.arrays else []),
             "_ps_made = _ps_new(_ps_cls)",
@@ -253,8 +260,10 @@ def make_replace(layout: Layout) -> Callable[..., Any] | None:
             "return _ps_made",
         ],
         layout.namespace,
+        shared=True,
     )
-    function.__doc__ = replace.__doc__
+    # Without its examples, which would be doctests of every class of a user.
+    function.__doc__ = str(replace.__doc__).partition("    >>>")[0].rstrip()
     function.__signature__ = _REPLACE  # type: ignore[attr-defined]
     function.__purestate_generated__ = True  # type: ignore[attr-defined]
     return function
@@ -276,7 +285,9 @@ def _check_order(cls: type, taken: list[dataclasses.Field[Any]]) -> None:
             )
 
 
-def _signature(ordered: list[dataclasses.Field[Any]]) -> inspect.Signature:
+def _signature(
+    ordered: list[dataclasses.Field[Any]], types: dict[str, Any]
+) -> inspect.Signature:
     kind = inspect.Parameter
     names = [spec.name for spec in ordered]
     parameters = [
@@ -287,7 +298,8 @@ def _signature(ordered: list[dataclasses.Field[Any]]) -> inspect.Signature:
         if spec.default is spec.default_factory is MISSING:
             default = kind.empty
         how = kind.KEYWORD_ONLY if spec.kw_only else kind.POSITIONAL_OR_KEYWORD
-        parameters.append(kind(spec.name, how, default=default, annotation=spec.type))
+        annotation = types.get(spec.name, kind.empty)
+        parameters.append(kind(spec.name, how, default=default, annotation=annotation))
     return inspect.Signature(parameters, return_annotation=None)
 
 

@@ -19,14 +19,14 @@ from purestate._inspect.repr import pformat
 from purestate._instance import copies, equality
 from purestate._instance import replace as _replace
 from purestate._instance.at import At
-from purestate._instance.construct import ASSIGNED
 from purestate._instance.draft import Draft
 from purestate._schema.fields import field, static
-from purestate._schema.layout import AUX, DRAFT, FAILED, layout_of
+from purestate._schema.layout import layout_of
+from purestate._schema.marks import AUX, DRAFT, FAILED, OPEN, Holder, held_by, visible
 from purestate._schema.view import view_names
 from purestate._state.class_setup import awaken, set_up
 from purestate._state.dataclass import become_root
-from purestate.errors import FrozenStateError, UndeclaredFieldError
+from purestate.errors import DeclarationError, FrozenStateError, UndeclaredFieldError
 
 if TYPE_CHECKING:
     from typing import Self
@@ -38,7 +38,7 @@ _T = TypeVar("_T")
 @dataclass_transform(
     frozen_default=True, field_specifiers=(field, static, dataclasses.field)
 )
-class State:
+class State(Holder):
     """Base class of immutable, dataclass-style objects that are jax pytrees.
 
     The annotated names of a subclass are its fields, as in a dataclass. Fields are data
@@ -49,6 +49,7 @@ class State:
     Class keywords:
         kw_only: make the fields keyword-only, as in `dataclasses.dataclass`.
         strict: updates must keep every field's shape, dtype and structure.
+        frozen: True, the default, is all that it can be.
 
     Hooks that a subclass may define:
         `__init__`: assigns fields with `self.x = ...`.
@@ -89,6 +90,9 @@ class State:
 
         def __replace__(self, /, **changes: Any) -> "Self":
             return self.replace(**changes)
+
+        # Behind a type checker's back: vars(state) is a copy of the fields.
+        __dict__ = property(visible)
 
     def at(self, where: "Callable[[Self], _T]") -> "At[Self, _T]":
         """Return a place in this State, to be changed with `.set` or `.apply`.
@@ -134,9 +138,24 @@ class State:
         return Draft(self)
 
     def __init_subclass__(
-        cls, *, kw_only: bool = False, strict: bool | None = None, **kwargs: Any
+        cls,
+        *,
+        kw_only: bool = False,
+        strict: bool | None = None,
+        frozen: bool = True,
+        **kwargs: Any,
     ) -> None:
-        super().__init_subclass__(**kwargs)
+        if not frozen:
+            raise DeclarationError(
+                f"{cls.__name__} has frozen=False, and every State is frozen: update "
+                f"it with replace, at or draft."
+            )
+        try:
+            super().__init_subclass__(**kwargs)
+        except TypeError as error:
+            if kwargs and "takes no keyword arguments" in str(error):
+                raise DeclarationError.keyword(cls, next(iter(kwargs))) from None
+            raise
         set_up(cls, State, kw_only=kw_only, strict=strict)
 
     @classmethod
@@ -146,18 +165,28 @@ class State:
 
     if not TYPE_CHECKING:  # a checker that sees these lets any name be assigned
 
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            if type(self) is State:
+                raise TypeError(
+                    "State is a base class without fields: write a class, "
+                    "`class Box(ps.State): ...`, and make instances of that."
+                )
+            super().__init__(*args, **kwargs)
+
         def __setattr__(self, name: str, value: Any) -> None:
-            held, cls = self.__dict__, type(self)
+            held, cls = held_by(self), type(self)
             known = layout_of(cls).names
             if AUX in held or FAILED in held:
                 names = (*known, *view_names(cls))
                 raise FrozenStateError.changing(cls, "assign", name, names)
             if DRAFT in held:
                 held[DRAFT][0].assign(self, name, value)
+            elif OPEN not in held:
+                raise FrozenStateError.unmade(cls, name)
             elif name in known:
                 held[name] = value
-                if ASSIGNED in held:
-                    held[ASSIGNED].add(name)
+                if held[OPEN] is not True:
+                    held[OPEN].add(name)
             elif hasattr(getattr(cls, name, None), "__set__"):
                 # A property with a setter, used while constructing.
                 object.__setattr__(self, name, value)
@@ -166,7 +195,7 @@ class State:
                 raise UndeclaredFieldError(cls, name, known, is_pseudo=is_pseudo)
 
         def __delattr__(self, name: str) -> None:
-            held, cls = self.__dict__, type(self)
+            held, cls = held_by(self), type(self)
             if AUX in held or FAILED in held:
                 known = layout_of(cls).names
                 raise FrozenStateError.changing(cls, "delete", name, known)
@@ -182,6 +211,12 @@ class State:
 
     def __repr__(self) -> str:
         return pformat(self)
+
+    def __format__(self, spec: str) -> str:
+        """Return the repr, formatted; with the spec "values" the numbers too."""
+        return (
+            pformat(self, values=True) if spec == "values" else format(repr(self), spec)
+        )
 
     def __rich_repr__(self) -> Iterator[tuple[str, Any]]:
         from purestate._inspect.printer import shown_fields

@@ -14,7 +14,7 @@ from purestate._inspect.donations import note_lost
 from purestate._instance.containers import parts
 from purestate._pack.packed import Packed, is_state_or_packed
 from purestate._schema.aux_data import Aux
-from purestate._schema.layout import is_state_class
+from purestate._schema.marks import Holder, held_by, is_state_class
 from purestate.errors import ConsumedStateError
 
 _WHO = "__purestate_consumed__"
@@ -38,7 +38,7 @@ def consume(
     kind = type(value)
     mark = seen.get(kind)
     if mark is not None and not holds_states:  # the usual case, in half a microsecond
-        held = value.__dict__
+        held = held_by(value)
         first: Any = next(iter(held.values()), None)
         if type(first) in _array_types and first.is_deleted():
             held[_WHO] = mark
@@ -90,7 +90,7 @@ def _donated_parts(value: Any) -> list[Any]:
         kind = type(part)
         if kind in _state_types or _is_state_type(kind):
             gone = False
-            for held in part.__dict__.values():
+            for held in held_by(part).values():
                 inner = type(held)
                 if inner in _array_types:
                     gone = gone or held.is_deleted()
@@ -137,14 +137,14 @@ def holds_states(value: Any) -> bool:
 
 
 def _mark(state: Any, donated: type, function: str, failure: str = "") -> None:
-    state.__dict__[_WHO] = type(state), donated, function, failure
+    held_by(state)[_WHO] = type(state), donated, function, failure
     try:
         _set_class(state, Consumed)
     except TypeError:  # a mixin with slots: jax's own error must do
-        del state.__dict__[_WHO]
+        del held_by(state)[_WHO]
 
 
-class Consumed:
+class Consumed(Holder):
     """A State that was donated to a jitted function, which reused its buffers.
 
     Reading, passing, copying or pickling it raises `ConsumedStateError`; its repr and
@@ -155,9 +155,11 @@ class Consumed:
 
     def __getattribute__(self, name: str) -> Any:
         if name == "__class__":
-            return _get(self, "__dict__")[_WHO][0]
-        if name in ("__dict__", "__weakref__"):
+            return held_by(self)[_WHO][0]
+        if name == "__weakref__":
             return _get(self, name)
+        if name == "__dict__":
+            return held_by(self)
         return _refuse(self)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
@@ -167,7 +169,7 @@ class Consumed:
         _refuse(self)
 
     def __repr__(self) -> str:
-        cls, _, function, failure = _get(self, "__dict__")[_WHO]
+        cls, _, function, failure = held_by(self)[_WHO]
         outcome = ", which failed" if failure else ""
         return f"<{cls.__name__}, donated to {function}(){outcome}>"
 
@@ -188,7 +190,7 @@ class Consumed:
 
 
 def _refuse(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
-    raise ConsumedStateError(*_get(self, "__dict__")[_WHO])
+    raise ConsumedStateError(*held_by(self)[_WHO])
 
 
 # What Python looks up on the class, for instances that had it.
@@ -214,7 +216,7 @@ _set_class: Any = object.__dict__["__class__"].__set__
 
 def _is_donated(state: Any) -> bool:
     """Return whether a buffer is gone; the first array of its own mostly answers."""
-    for leaf in state.__dict__.values():
+    for leaf in held_by(state).values():
         if type(leaf) in _array_types:
             if leaf.is_deleted():
                 return True

@@ -15,9 +15,10 @@ import jax.numpy as jnp
 from purestate._inspect.donations import explain_deleted
 from purestate._inspect.repr import pformat
 from purestate._instance.at import selected_paths
-from purestate._instance.numbers import NUMBERS
+from purestate._instance.numbers import is_number
 from purestate._instance.pytree import new_instance
 from purestate._schema.layout import state_layout
+from purestate._schema.marks import held_by
 from purestate._schema.text import function_name, root_name
 from purestate._transforms.parameters import as_tuple
 from purestate.errors import FieldError, NothingToDifferentiateError
@@ -189,7 +190,7 @@ def _selected(given: Any, numbered: Any, wrt: _Wrt) -> Any:
         if name not in layout.data:
             raise FieldError.unknown(layout.cls, name, layout.data)
     rest = {name: None for name in layout.data if name not in names}
-    return new_instance(layout.cls, numbered.__dict__ | rest)
+    return new_instance(layout.cls, held_by(numbered) | rest)
 
 
 def _follow(tree: Any, path: tuple[tuple[str, Any], ...]) -> Any:
@@ -199,6 +200,6 @@ def _follow(tree: Any, path: tuple[tuple[str, Any], ...]) -> Any:
 
 
 def _is_a(leaf: Any, kind: Any) -> bool:
-    if isinstance(leaf, type) or not (hasattr(leaf, "dtype") or type(leaf) in NUMBERS):
+    if isinstance(leaf, type) or not (hasattr(leaf, "dtype") or is_number(leaf)):
         return False  # a function, a string: passed through
     return jnp.issubdtype(jax.dtypes.result_type(leaf), kind)

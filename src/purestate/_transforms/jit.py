@@ -13,7 +13,7 @@ from typing import Any, TypeVar, overload
 import jax
 
 from purestate._pack.packed import is_jitted, is_state_or_packed
-from purestate._schema.layout import is_state
+from purestate._schema.marks import is_state
 from purestate._schema.text import function_name
 from purestate._transforms.parameters import Parameters, as_tuple
 from purestate._transforms.program import Program, calling

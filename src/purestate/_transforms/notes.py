@@ -24,7 +24,7 @@ from purestate._compat import (
 from purestate._inspect.donations import explain_deleted, fate
 from purestate._inspect.key_order import is_unsortable, order_text
 from purestate._inspect.key_paths import path_text
-from purestate._schema.layout import is_state, is_state_class
+from purestate._schema.marks import is_state, is_state_class
 from purestate._schema.static_values import Unfit, typed
 from purestate._transforms.consumed import was_deleted
 from purestate._transforms.watch import warn_caller

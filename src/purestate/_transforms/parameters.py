@@ -11,7 +11,7 @@ import typing
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from purestate._schema.layout import LAYOUT
+from purestate._schema.marks import LAYOUT
 from purestate._transforms.consumed import holds_states
 from purestate.errors import JitDeclarationError
 from purestate.errors._text import nearest

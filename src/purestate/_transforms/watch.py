@@ -22,7 +22,7 @@ from purestate._inspect.donations import note_donor
 from purestate._instance.containers import copied_containers, is_same
 from purestate._pack.pack import Given, packed_again, unpacked
 from purestate._pack.packed import Packed
-from purestate._schema.layout import is_state, is_state_class
+from purestate._schema.marks import is_state, is_state_class
 from purestate._transforms.parameters import DonatedParameter
 from purestate.errors import (
     InPlaceWarning,

@@ -1,23 +1,40 @@
-"""What every error shares, and the search for the name that was meant."""
+"""What every error and warning shares: it can be made of facts, or of its text."""
+
+import functools
+from typing import Any
+
+
+def _accept_text(cls: Any) -> None:
+    """Let `type(error)(str(error))` work, as pickle and those who raise again expect.
+
+    Most of the classes are made of facts, from which they make their text. None of them
+    has a text alone as its facts, so one argument that is a text is the text.
+    """
+    init = cls.__dict__.get("__init__")
+    if init is None:
+        return
+
+    @functools.wraps(init)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        if len(args) == 1 and isinstance(args[0], str) and not kwargs:
+            Exception.__init__(self, *args)
+        else:
+            init(self, *args, **kwargs)
+
+    cls.__init__ = __init__
 
 
 class PurestateError(Exception):
     """Base of every error that purestate raises."""
 
-    def __reduce__(self) -> tuple[object, ...]:
-        # An exception is pickled as class(*args), which would pass the finished text
-        # to an __init__ that wants the facts.
-        return _restore, (type(self), self.args, self.__dict__)
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        _accept_text(cls)
 
 
 class PurestateWarning(UserWarning):
     """Base of every warning that purestate gives."""
 
-
-def _restore(
-    cls: type[PurestateError], args: tuple[object, ...], state: dict[str, object]
-) -> PurestateError:
-    error = cls.__new__(cls)
-    error.args = args
-    error.__dict__.update(state)
-    return error
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        _accept_text(cls)

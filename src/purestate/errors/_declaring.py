@@ -8,6 +8,15 @@ from purestate.errors._base import PurestateError
 class DeclarationError(PurestateError, TypeError):
     """A class body that cannot become a State."""
 
+    @classmethod
+    def keyword(cls, owner: type, name: str) -> "DeclarationError":
+        """Return the error for a class keyword that nobody takes."""
+        known = ("kw_only", "strict", "frozen")
+        return cls(
+            f"class {owner.__name__}(State, {name}=...): no base takes the keyword "
+            f"{name!r}. State takes {', '.join(known)}."
+        )
+
 
 class UnannotatedArrayError(DeclarationError):
     """An array in the class body without an annotation, so not a field."""

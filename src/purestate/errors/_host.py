@@ -93,6 +93,8 @@ class SimulationError(PurestateError, RuntimeError):
         indices: which ones of the batch, `()` for a single simulation.
     """
 
+    indices: tuple[int, ...] = ()
+
     def __init__(
         self, simulator: str, what: str, why: str, failed: Sequence[int], total: int
     ) -> None:

@@ -1,5 +1,7 @@
 """Mistakes in constructing, updating and comparing States."""
 
+import dataclasses
+import types
 from collections.abc import Iterable, Mapping
 
 import jax
@@ -12,12 +14,21 @@ from purestate.errors._text import nearest, short
 class FieldError(PurestateError, TypeError):
     """A name that the class does not have, or a required field that was not given."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-
     @classmethod
     def unknown(cls, owner: type, name: str, known: Iterable[str]) -> "FieldError":
         """Return the error for a name that is not a field of `owner`."""
+        known = tuple(known)
+        if name in getattr(owner, "__dataclass_fields__", {}) and name not in known:
+            return cls(
+                f"{owner.__name__}.{name} is a ClassVar or an InitVar, which instances "
+                f"do not hold: set it on the class, or declare it as a field."
+            )
+        specs = getattr(owner, "__dataclass_fields__", {})
+        if name in specs and name not in known:
+            return cls(
+                f"{owner.__name__}.{name} is a ClassVar or an InitVar, so instances do "
+                f"not hold it: set it on the class, or declare it as a field."
+            )
         return cls(f"{owner.__name__} has no field {name!r}; {nearest(name, known)}")
 
     @classmethod
@@ -31,6 +42,16 @@ class FieldError(PurestateError, TypeError):
         return cls(
             f"{owner.__name__} needs a value for {some} {', '.join(listed)}: "
             f"write {call}, or give {listed[0]} a default."
+        )
+
+    @classmethod
+    def started(cls, owner: type, name: str, fields: Iterable[str]) -> "FieldError":
+        """Return the error for an `InitVar` in an update that has no use for it."""
+        listed = ", ".join(fields)
+        return cls(
+            f"{owner.__name__}.replace was given the InitVar {name}, which starts "
+            f"{listed} when a {owner.__name__} is made and has no effect later: "
+            f"replace {listed}, or construct another."
         )
 
 
@@ -79,7 +100,8 @@ class DerivedFieldError(FieldError):
         super().__init__(
             f"{cls.__name__}.{name} is computed in __post_init__, which runs again at "
             f"every replace, so a value given for it would be lost. Replace what it is "
-            f"computed from, or declare it without init=False."
+            f"computed from. If __post_init__ only starts it, declare it with "
+            f"ps.field(init=False, derived=False)."
         )
 
 
@@ -108,11 +130,8 @@ class StaticFieldError(PurestateError, TypeError):
         )
 
 
-class FrozenStateError(PurestateError, AttributeError):
+class FrozenStateError(PurestateError, dataclasses.FrozenInstanceError):
     """Assignment to, or deletion of, an attribute of a finished State."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
 
     @classmethod
     def changing(
@@ -141,6 +160,15 @@ class FrozenStateError(PurestateError, AttributeError):
             f"{what} Return an updated instance:\n"
             f"    return self.replace({name}=...), out\n"
             f"and at the call:  {variable}, out = {variable}.method(...)"
+        )
+
+    @classmethod
+    def unmade(cls, owner: type, name: str) -> "FrozenStateError":
+        """Return the error for assigning to an instance that no constructor makes."""
+        return cls(
+            f"cannot assign {owner.__name__}.{name}: this {owner.__name__} was made by "
+            f"object.__new__, and no constructor of it is running. Construct it, "
+            f"{owner.__name__}(...)."
         )
 
     @classmethod
@@ -234,7 +262,6 @@ def _static_advice(name: str, value: object) -> str:
         return f"Make {name} an ordinary field: drop ps.static() from its declaration."
     containers: Mapping[type, str] = {
         list: "tuple(...)",
-        dict: "tuple(sorted(d.items()))",
         set: "frozenset(...)",
         bytearray: "bytes(...)",
     }
@@ -244,6 +271,28 @@ def _static_advice(name: str, value: object) -> str:
                 f"Pass {instead} instead (converter= in ps.static() can do that), or "
                 f"make {name} an ordinary field if it holds arrays."
             )
+    if isinstance(value, dict):
+        return (
+            f"Make it a dataclass, @dataclasses.dataclass(frozen=True), whose values "
+            f"are read by name, or make {name} an ordinary field if it holds arrays."
+        )
+    if isinstance(value, types.MethodType | types.BuiltinMethodType):
+        owner = type(value.__self__).__name__
+        what = f"{owner}.{value.__name__}, obj"
+        if isinstance(value.__self__, jax.Array):
+            what = f"jnp.{value.__name__}, array"
+        return (
+            f"A method carries its object, whose arrays would be constants of the "
+            f"program. Make {name} an ordinary field that holds "
+            f"jax.tree_util.Partial({what}), or a property that returns the method."
+        )
+    if isinstance(value, types.FunctionType):
+        return (
+            f"It refers to a tracer, by a closure or a default, and would outlive it. "
+            f"Make {name} an ordinary field that holds "
+            f"jax.tree_util.Partial(function, value), with the traced value as an "
+            f"argument."
+        )
     return (
         f"Give {type(value).__name__} a __hash__ and an __eq__ by value, or make "
         f"{name} an ordinary field."

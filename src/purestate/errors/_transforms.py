@@ -44,6 +44,15 @@ class ConsumedStateError(PurestateError, RuntimeError):
 class DraftError(PurestateError, RuntimeError):
     """A draft used outside its block, after an exception, or in another trace."""
 
+    @classmethod
+    def cycle(cls, owner: type, path: str) -> "DraftError":
+        """Return the error for a draft that was assigned into itself."""
+        return cls(
+            f"{path} is the {owner.__name__} that it stands in: a tree cannot hold "
+            f"itself. Assign a copy, copy.copy({owner.__name__.lower()}), or hold an "
+            f"index in its place."
+        )
+
 
 class JitDeclarationError(PurestateError, TypeError):
     """A use of `ps.jit` that could never be right."""
@@ -74,9 +83,6 @@ class NothingToDifferentiateError(PurestateError, TypeError):
 class PackError(PurestateError, ValueError):
     """Something that `ps.pack` cannot pack, or a packed State that was cut up."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-
     @classmethod
     def given(cls, value: object) -> "PackError":
         """Return the error for something without a State in it."""
@@ -106,9 +112,6 @@ class PackError(PurestateError, ValueError):
 
 class PackedAttributeError(PurestateError, AttributeError):
     """An attribute that a packed State does not have."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
 
     @classmethod
     def unknown(

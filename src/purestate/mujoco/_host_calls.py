@@ -6,13 +6,13 @@ call costs: a step of six leaves took 118 us, of one 59. States are checked on t
 in and out, and nothing else is.
 """
 
-import dataclasses
 import functools
 import os
 from typing import Any
 
 import numpy as np
 
+from purestate._host.call.options import Options
 from purestate._host.function import HostFunction, host_function
 from purestate.mujoco._engines import Batches, Single, make_engine
 from purestate.mujoco._exact import merge, split
@@ -69,20 +69,17 @@ class HostCalls:
             "threads": threads,
             "scratch": functools.partial(mujoco.MjData, model),
         }
-        step: Any = host_function(
-            self._one,
-            batch_fn=self._many,
-            jac=None if no_grad else self._step_jacobian,
-            out=lambda values, words: (values, words),
-            name=f"{name}.step",
-            **common,
-        )
         self.step = HostFunction(
-            dataclasses.replace(
-                step.options,
+            Options(
+                self._one,
+                batch_fn=self._many,
+                jac=None if no_grad else self._step_jacobian,
+                out=lambda values, words: (values, words),
+                name=f"{name}.step",
                 no_grad=no_grad,
                 trusted=True,
                 pattern=self._jacobian.pattern,
+                **common,
             )
         )
         self.observe: Any = host_function(

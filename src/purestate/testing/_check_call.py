@@ -8,8 +8,9 @@ import hypothesis.strategies as st
 from purestate.errors import StrategyError
 from purestate.testing._backends import selected_backends
 from purestate.testing._cases.call import Call, Callee
-from purestate.testing._laws.law import selected
+from purestate.testing._laws.law import as_names, selected
 from purestate.testing._running import Report, Run, search
+from purestate.testing._strategies.axes import check_dims
 from purestate.testing._strategies.states import Drawing
 
 # The structures that programs are compiled for, in one check.
@@ -60,7 +61,9 @@ def check_method(
 
     Raises:
         LawError: a law is broken.
-        StrategyError: arguments cannot be drawn, or the method raises on them.
+        StrategyError: arguments cannot be drawn, the method raises on them, or `args`,
+            `static` or `dims` names what is not there.
+        FieldError: `fields` names what the constructor does not take.
         BackendError: no backend that was asked for is present.
         LookupError: an unknown law.
 
@@ -74,10 +77,10 @@ def check_method(
     >>> pst.check_method(Decay.step, examples=5).skipped
     {'backends_agree': 'one backend', 'sharded': 'one device'}
     """
-    callee = Callee.of(method, on, frozenset(static))
+    callee = Callee.of(method, on, frozenset(as_names(static)))
     drawing = Drawing(callee.owner, fields, dims, dtypes, specials)
     wanted = selected("method", laws, without)
-    return _check(callee, drawing, args, wanted, examples, backends)
+    return _check("method", callee, drawing, args, wanted, examples, backends)
 
 
 def check_host(
@@ -116,8 +119,8 @@ def check_host(
 
     Raises:
         LawError: a law is broken.
-        StrategyError: it is no host function, or has effects, or its arguments cannot
-            be drawn.
+        StrategyError: it is no host function, or has effects, its arguments cannot be
+            drawn, or `args`, `static` or `dims` names what is not there.
         BackendError: no backend that was asked for is present.
         LookupError: an unknown law.
 
@@ -139,14 +142,15 @@ def check_host(
             f"{options.label} has effects, so that the same call twice is not the same "
             f"as once: check what it does by the calls that it gets."
         )
-    names = frozenset((*static, *options.static_argnames))
+    names = frozenset((*as_names(static), *options.static_argnames))
     callee = Callee(fn, fn, options.name, None, options.signature.parameters, names)
     drawing = Drawing(None, None, dims, dtypes, specials)
     wanted = selected("host", laws, without)
-    return _check(callee, drawing, args, wanted, examples, backends)
+    return _check("host", callee, drawing, args, wanted, examples, backends)
 
 
 def _check(
+    kind: str,
     callee: Callee,
     drawing: Drawing,
     args: Mapping[str, Any] | None,
@@ -155,12 +159,13 @@ def _check(
     backends: Iterable[str] | None,
 ) -> Report:
     given = dict(args or {})
-    for name in given:
-        if name not in callee.parameters:
-            listed = ", ".join(callee.parameters) or "none"
-            raise StrategyError(
-                f"{callee.name} has no argument {name!r}; its arguments are {listed}."
-            )
+    callee.check_names((*given, *sorted(callee.static)))
+    check_dims(callee.name, drawing.dims, callee.annotations)
+    if drawing.fields and callee.owner is None:
+        raise StrategyError(
+            f"{callee.name} is not a method of a State, for whose constructor fields= "
+            f"is: give its arguments by args=."
+        )
     devices = selected_backends(backends)
     report = Report(callee.name, backends=tuple(devices))
     for backend, device in devices.items():
@@ -173,5 +178,7 @@ def _check(
             made.eager  # noqa: B018  # whoever raises here got bad arguments
             return made
 
-        search(Run(callee.name, backend, device, case, report, examples), wanted)
+        name, outside = callee.name, callee.outside
+        run = Run(kind, name, backend, device, case, report, outside, examples)
+        search(run, wanted)
     return report

@@ -1,5 +1,7 @@
 """`check_state`: all laws of a State class, in one line of a test."""
 
+import dataclasses
+import functools
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -8,9 +10,11 @@ import hypothesis.strategies as st
 
 from purestate.errors import StrategyError
 from purestate.testing._backends import selected_backends
+from purestate.testing._cases.outside import of_class
 from purestate.testing._cases.state import StateCase
 from purestate.testing._laws.law import selected
 from purestate.testing._running import Report, Run, search
+from purestate.testing._strategies.axes import check_dims
 from purestate.testing._strategies.states import Drawing
 
 # The structures that programs are compiled for, in one check.
@@ -54,7 +58,9 @@ def check_state(
     Raises:
         LawError: a law is broken: which one, where, and the smallest instance found, in
             a form that can be pasted.
-        StrategyError: no instances can be drawn.
+        StrategyError: no instances can be drawn, or `dims` names an axis that is not
+            there.
+        FieldError: `fields` names what the constructor does not take.
         BackendError: no backend that was asked for is present.
         LookupError: an unknown law.
 
@@ -71,6 +77,8 @@ def check_state(
     drawing = Drawing(cls, fields, dims, dtypes, specials)
     devices = selected_backends(backends)
     name = getattr(cls, "__name__", str(cls))
+    check_dims(name, dims, [(cls, None)])
+    outside = functools.partial(of_class, typing.get_origin(cls) or cls)
     report = Report(name, backends=tuple(devices))
     for backend, device in devices.items():
         memo: dict[Any, Any] = {}
@@ -83,9 +91,9 @@ def check_state(
             scope = drawing.scope(draw, variant=draw(VARIANT))
             return StateCase(drawing, scope, drawing.draw(scope), device, memo)
 
-        run = Run(name, backend, device, free, report, examples)
+        run = Run("state", name, backend, device, free, report, outside, examples)
         search(run, [law for law in wanted if not law.compiles])
-        run = Run(name, backend, device, few, report, examples)
+        run = dataclasses.replace(run, case=few)
         search(run, [law for law in wanted if law.compiles])
     return report
 

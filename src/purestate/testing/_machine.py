@@ -5,7 +5,6 @@ and inside, and between steps the State is saved and restored, donated, or put i
 batch. What a single call cannot show, a history can.
 """
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -13,11 +12,14 @@ import hypothesis.strategies as st
 import jax
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from purestate._compat import UNUSED_DONATION
 from purestate.errors import LawError, StrategyError
 from purestate.errors._text import error_text
 from purestate.testing._cases.call import Call, Callee
+from purestate.testing._cases.donated import quietly
 from purestate.testing._cases.fresh import fresh
+from purestate.testing._cases.outside import LEAK, is_leak, tracers_of
+from purestate.testing._laws.law import as_names
+from purestate.testing._strategies.axes import check_dims
 from purestate.testing._strategies.construct import Made, is_refusal
 from purestate.testing._strategies.scope import Scope
 from purestate.testing._strategies.states import Drawing
@@ -30,6 +32,7 @@ _PROMISES = {
     "check": "what a method returns passes the checks of its class",
     "vmap": "in a batch, a step gives what it gives alone",
     "donation": "a donated step gives what the plain call gives",
+    "leaks": "tracing it leaves no tracer behind",
     "saves": "a state that was kept is not changed by later steps",
 }
 
@@ -61,7 +64,8 @@ def machine(
         A class; `Machine.TestCase` is a test that pytest finds.
 
     Raises:
-        StrategyError: there are no methods to call.
+        StrategyError: there are no methods to call, or `args` or `dims` name what is
+            not there.
         LawError: when run: the history broke a law.
 
     >>> import jax, purestate as ps, purestate.testing as pst
@@ -73,7 +77,7 @@ def machine(
     ...         return self.replace(count=self.count + 1)
     >>> TestCounter = pst.machine(Counter).TestCase
     """
-    names = list(_jitted(cls) if methods is None else methods)
+    names = list(_jitted(cls) if methods is None else as_names(methods))
     if not names:
         raise StrategyError(
             f"{cls.__name__} has no jitted methods to step with: name some, "
@@ -84,6 +88,13 @@ def machine(
             raise StrategyError(f"{cls.__name__} has no method {name!r}.")
     drawing = Drawing(cls, fields, dims, dtypes, specials=False)
     callees = {name: Callee.of(getattr(cls, name), cls, frozenset()) for name in names}
+    for name, given in (args or {}).items():
+        if name not in callees:
+            subject = f"the machine of {cls.__name__}"
+            raise StrategyError.unknown_name(subject, "step", name, "steps", callees)
+        callees[name].check_names(given)
+    said = [pair for callee in callees.values() for pair in callee.annotations]
+    check_dims(cls.__name__, dims, said)
     made: dict[str, Any] = {"__doc__": f"Histories of a {cls.__name__}."}
     for name, callee in callees.items():
         made[f"call_{name}"] = _step(callee, (args or {}).get(name, {}))
@@ -155,6 +166,16 @@ class _Machine(RuleBasedStateMachine):
         shown = ", ".join(f"{name}={paste(value)}" for name, value in given.items())
         self.history.append(f"state.{callee.name.rpartition('.')[2]}({shown})  # {how}")
         try:
+            self._go_on(call, how)
+        except Exception as error:
+            if not is_leak(error, callee.outside):
+                raise
+            kept = tracers_of(callee.outside())
+            self._broken("leaks", next(iter(kept), ""), LEAK)
+
+    def _go_on(self, call: Call, how: str) -> None:
+        call.trace_first()
+        try:
             # On the State itself, not on a copy: one that was kept must not notice.
             eager = call.run(call.operands)
         except Exception as error:
@@ -165,8 +186,7 @@ class _Machine(RuleBasedStateMachine):
         if how == "donated":
             law = "donation"
             step = call.once("donated", lambda: jax.jit(call.run, donate_argnums=0))
-            with warnings.catch_warnings():  # what cannot be reused is no mistake
-                warnings.filterwarnings("ignore", UNUSED_DONATION)
+            with quietly():
                 found = step(fresh(call.operands))
         elif how == "in a batch" and _is_arrays(call.operands):
             law = "vmap"

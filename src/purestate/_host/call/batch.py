@@ -1,11 +1,12 @@
 """Calling a host function for a whole batch.
 
-`batch` holds the sizes of the batch axes, outermost first. A mask says for each array
-which of these axes it has; its own axes come after them. Nothing is guessed from ranks.
+The axes of a batch are known from the trace, array by array: nothing is guessed from
+ranks, so that a function of whole arrays cannot be taken for one of items.
 """
 
+import dataclasses
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,41 +16,102 @@ from purestate._host.call.leaf import epsilon, is_inexact
 from purestate._host.call.operation import Operation
 from purestate.errors import HostVmapError
 
-Masks = tuple[tuple[bool, ...], ...]
 Array = np.ndarray[Any, Any]
 
 
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """The batch axes of a call, and which of them each array has.
+
+    A parameter of a primitive of jax, so it can be hashed and compared.
+
+    Attributes:
+        sizes: of the batch axes, outermost first.
+        masks: for each array, which of these axes it has; its own come after them.
+    """
+
+    sizes: tuple[int, ...]
+    masks: tuple[tuple[bool, ...], ...]
+
+    @classmethod
+    def full(cls, sizes: tuple[int, ...], arrays: int) -> "Batch":
+        """Return the batch in which each array has all axes, if there are any."""
+        return cls(sizes, ((True,) * len(sizes),) * arrays)
+
+    def __add__(self, other: "Batch") -> "Batch":
+        """Return the batch of these arrays and then of others along the same axes."""
+        return Batch(self.sizes, self.masks + other.masks)
+
+    def part(self, which: Iterable[int]) -> "Batch":
+        """Return the batch of some of the arrays."""
+        return Batch(self.sizes, tuple(self.masks[i] for i in which))
+
+    def mapped(self, size: int, has: Iterable[bool]) -> "Batch":
+        """Return the batch with one more axis in front, which some arrays have."""
+        masks = zip(has, self.masks, strict=True)
+        return Batch((size, *self.sizes), tuple((new, *mask) for new, mask in masks))
+
+    def along(self, axes: Sequence[int]) -> "Batch":
+        """Return the batch with some of its axes only."""
+        masks = (tuple(mask[a] for a in axes) for mask in self.masks)
+        return Batch(tuple(self.sizes[a] for a in axes), tuple(masks))
+
+    @property
+    def used(self) -> tuple[bool, ...]:
+        """Which axes at least one array has."""
+        masks = zip(*self.masks, strict=True)
+        return tuple(map(any, masks)) or (False,) * len(self.sizes)
+
+    def aligned(self, arrays: Sequence[Array]) -> Arrays:
+        """Return the arrays with an axis of size 1 for each batch axis they lack."""
+        made = []
+        for array, mask in zip(arrays, self.masks, strict=True):
+            sizes = (n if has else 1 for n, has in zip(self.sizes, mask, strict=True))
+            made.append(array.reshape((*sizes, *array.shape[sum(mask) :])))
+        return made
+
+    def repeated(self, arrays: Sequence[Array]) -> Arrays:
+        """Return views of the arrays with all batch axes."""
+        rank = len(self.sizes)
+        full = self.aligned(arrays)
+        return [np.broadcast_to(a, (*self.sizes, *a.shape[rank:])) for a in full]
+
+    def flattened(self, arrays: Sequence[Array]) -> Arrays:
+        """Return the arrays with exactly one batch axis, repeated where they had none.
+
+        The inverse, for results, is `unflattened`.
+        """
+        rank, count = len(self.sizes), int(np.prod(self.sizes))
+        return [a.reshape((count, *a.shape[rank:])) for a in self.repeated(arrays)]
+
+    def unflattened(self, arrays: Sequence[Array]) -> Arrays:
+        """Return arrays with all batch axes in place of exactly one."""
+        return [a.reshape((*self.sizes, *a.shape[1:])) for a in arrays]
+
+
 def call_batch(
-    op: Operation,
-    arrays: Sequence[Array],
-    batch: tuple[int, ...],
-    masks: Masks,
-    cast: bool = True,
+    op: Operation, arrays: Sequence[Array], batch: Batch, cast: bool = True
 ) -> Arrays:
     """Return the result's leaves, each with all batch axes in front."""
-    if not batch:
+    if not batch.sizes:
         return call(op, arrays, cast=cast)
-    mode = op.options.vmap
-    whole = op.options.batch_fn is not None or mode in ("vectorized", "batched")
-    if 0 in batch:
-        return [np.zeros(batch + leaf.shape, leaf.dtype) for leaf in op.outs]
-    if not whole:
-        return each(op, lambda item: call(op, item, cast=cast), arrays, batch, masks)
-    full = [aligned(a, mask, batch) for a, mask in zip(arrays, masks, strict=True)]
-    if mode == "vectorized" and op.options.batch_fn is None:
-        return call(op, full, lead=batch, cast=cast)
-    flat = flattened(op, full, batch)
-    lead = (int(np.prod(batch)),)
-    found = call(op, flat, fn=op.options.batch_fn, lead=lead, cast=cast)
-    return [value.reshape((*batch, *value.shape[1:])) for value in found]
+    if 0 in batch.sizes:
+        return [np.zeros(batch.sizes + leaf.shape, leaf.dtype) for leaf in op.outs]
+    mode, fn = op.options.vmap, op.options.batch_fn
+    if fn is None and mode not in ("vectorized", "batched"):
+        return each(op, lambda item: call(op, item, cast=cast), arrays, batch)
+    if fn is None and mode == "vectorized":
+        return call(op, batch.aligned(arrays), lead=batch.sizes, cast=cast)
+    flat = batch.flattened(arrays)
+    lead = (int(np.prod(batch.sizes)),)
+    return batch.unflattened(call(op, flat, fn=fn, lead=lead, cast=cast))
 
 
 def each(
     op: Operation,
     body: Callable[[Arrays], Arrays],
     arrays: Sequence[Array],
-    batch: tuple[int, ...],
-    masks: Masks,
+    batch: Batch,
 ) -> Arrays:
     """Return what `body` makes of each item, stacked along the batch axes.
 
@@ -59,19 +121,19 @@ def each(
     lock = threading.Lock()
 
     def run(index: tuple[int, ...]) -> None:
-        # The ellipsis keeps what has no axes left an array.
         item = [
-            array[_own(index, mask)] for array, mask in zip(arrays, masks, strict=True)
+            array[_own(index, mask)]
+            for array, mask in zip(arrays, batch.masks, strict=True)
         ]
         values = body(item)
         with lock:
             if not stacks:
-                stacks.extend(np.empty(batch + v.shape, v.dtype) for v in values)
+                stacks.extend(np.empty(batch.sizes + v.shape, v.dtype) for v in values)
         # At once: the next item may be computed in the same memory.
         for stack, value in zip(stacks, values, strict=True):
             stack[index] = value
 
-    indices = list(np.ndindex(*batch))
+    indices = list(np.ndindex(*batch.sizes))
     if op.options.vmap == "threads":
         op.options.pool.each(run, indices)
     else:
@@ -81,24 +143,8 @@ def each(
 
 
 def _own(index: tuple[int, ...], mask: tuple[bool, ...]) -> Any:
+    # The ellipsis keeps what has no axes left an array.
     return (*(i for i, has in zip(index, mask, strict=True) if has), ...)
-
-
-def aligned(array: Array, mask: tuple[bool, ...], batch: tuple[int, ...]) -> Array:
-    """Return the array with an axis of size 1 for each batch axis that it lacks."""
-    core = array.shape[sum(mask) :]
-    sizes = (size if has else 1 for size, has in zip(batch, mask, strict=True))
-    return array.reshape((*sizes, *core))
-
-
-def flattened(op: Operation, full: Sequence[Array], batch: tuple[int, ...]) -> Arrays:
-    """Return the arrays with exactly one batch axis, repeated where they had none."""
-    made = []
-    lead_size = int(np.prod(batch))
-    for leaf, array in zip(op.ins, full, strict=True):
-        repeated = np.broadcast_to(array, (*batch, *leaf.shape))
-        made.append(repeated.reshape((lead_size, *leaf.shape)))
-    return made
 
 
 def compare_rows(op: Operation, arrays: Sequence[Array], count: int) -> None:
@@ -107,17 +153,16 @@ def compare_rows(op: Operation, arrays: Sequence[Array], count: int) -> None:
     Raises:
         HostVmapError: they differ, so the function mixes the items of a batch.
     """
-    masks = ((True,),) * len(arrays)
-    together = call_batch(op, arrays, (count,), masks)
+    together = call_batch(op, arrays, Batch.full((count,), len(arrays)))
     for row in sorted({0, count - 1}):
         alone = call(op, [array[row, ...] for array in arrays])
-        for place, both, one in zip(op.out_paths, together, alone, strict=True):
+        for path, both, one in zip(op.out_paths, together, alone, strict=True):
             tolerance = 100 * epsilon(one.dtype) if is_inexact(one.dtype) else 0.0
             if not np.allclose(both[row], one, tolerance, tolerance, equal_nan=True):
                 raise HostVmapError(
                     op.options.name,
                     op.options.place,
-                    f"mixes the items of a batch: row {row} of {place or 'its result'} "
+                    f"mixes the items of a batch: row {row} of {path or 'its result'} "
                     f"is\n  {both[row]!r}\nin the batch, and alone\n  {one!r}\n"
                     f'Sum and normalise along axis=-1, or use vmap="loop".',
                 )

@@ -1,7 +1,22 @@
-"""Exceptions of host functions, carried past XLA, which keeps only their text.
+"""How an exception leaves a host function: the whole trip.
 
-A failing callback leaves its exception here under a number, and raises one whose text
-holds the number. Whoever catches the error of the program finds the exception by it.
+1. Eagerly a host function is a plain Python call, and its exception needs no help.
+2. In a program XLA calls `guarded(call)`, which `program/lowering` made of the call. It
+   keeps the exception in `_failed` under a number and raises `HostCallFailed`, whose
+   text holds the number: text is all that comes through XLA. What comes out is a
+   `JaxRuntimeError`, or a `ValueError` (jax#34083), without a `__cause__` (jax#26102).
+3. It comes out wherever somebody waits for a result of the program: in the call itself,
+   in `block_until_ready`, in a later line that prints an array, or never, if nobody
+   holds a result any more.
+4. A `ps.jit` function that put a host call into its trace, which `traced_calls` counts,
+   therefore waits for its result, and hands what is raised to `raise_original`.
+   `surface_errors` does the same for a block of code: at its end it waits for all live
+   arrays, and then raises what the block left in `_failed`, of a program whose results
+   nobody held any more.
+5. `original_error` looks for the number in the text of an error, of its causes and its
+   contexts, takes the exception out of `_failed`, and notes it on the error for whoever
+   asks again. `raise_original` raises it: the same object, its traceback into the host
+   function, without XLA's account of it in front.
 """
 
 import collections
@@ -12,10 +27,12 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import jax
+from purestate._compat import untyped_jax
+from purestate.errors._text import error_text
 
 _MARK = re.compile(r"purestate host error #(\d+)")
-_KEPT = 256  # exceptions that nobody asked for yet hold their frames alive
+# Exceptions that nobody asked for yet hold their frames, and the arrays in them, alive.
+_KEPT = 256
 _failed: collections.OrderedDict[int, BaseException] = collections.OrderedDict()
 _numbers = itertools.count(1)
 _lock = threading.Lock()
@@ -31,14 +48,14 @@ def guarded(call: Callable[..., Any]) -> Callable[..., Any]:
     def guard(*args: Any) -> Any:
         try:
             return call(*args)
+        # KeyboardInterrupt and SystemExit too: XLA would make text of them as well.
         except BaseException as error:
             number = next(_numbers)
             with _lock:
                 _failed[number] = error
                 while len(_failed) > _KEPT:
                     _failed.popitem(last=False)
-            kind = type(error).__name__
-            text = f"[purestate host error #{number}] {kind}: {error}"
+            text = f"[purestate host error #{number}] {error_text(error)}"
             raise HostCallFailed(text) from error
 
     return guard
@@ -60,6 +77,7 @@ def original_error(error: BaseException) -> BaseException | None:
         known = getattr(at, "__purestate_original__", None)
         if known is not None:
             return known  # type: ignore[no-any-return]
+        # By text: the error is one of XLA's, made from the text alone.
         if mark := _MARK.search(str(at)):
             with _lock:
                 found = _failed.pop(int(mark[1]), None)
@@ -123,8 +141,27 @@ def surface_errors(wait: bool = True) -> Iterator[None]:
 
 
 def _wait_for_everything() -> None:
-    untyped: Any = jax
-    for array in untyped.live_arrays():
+    for array in untyped_jax.live_arrays():
         if not array.is_deleted():
-            array.block_until_ready()
-    untyped.effects_barrier()
+            _wait(array.block_until_ready)
+    wait_for_effects()
+
+
+def wait_for_effects() -> None:
+    """Wait as `jax.effects_barrier` does, for all but exceptions raised before."""
+    _wait(untyped_jax.effects_barrier)
+
+
+def _wait(wait: Callable[[], object]) -> None:
+    """Wait, and pass over an exception of a host function that was raised before.
+
+    A traceback may hold a result of the program that failed. And jax keeps the token of
+    such a program, to raise its error at each barrier until another program with a
+    callback has run there.
+    """
+    try:
+        wait()
+    except Exception as error:
+        mark = _MARK.search(str(error))
+        if mark is None or int(mark[1]) in _failed:
+            raise

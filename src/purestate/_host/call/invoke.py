@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from purestate._compat import refusing_jax
-from purestate._host.call.leaf import Leaf, generators, may_cast
+from purestate._host.call.leaf import Leaf, generators, may_cast, type_text
 from purestate._host.call.operation import Operation
 from purestate._host.call.options import Options
 from purestate._inspect.key_paths import path_text
@@ -108,17 +108,17 @@ def invoke(
 
     if options.own_thread is not None:
         return options.own_thread.run(run)
-    if eager and options.scratch is None:
+    if eager and options.work_spaces is None:
         return fn(*args, **kwargs)
     return run()
 
 
 @contextlib.contextmanager
 def _scratch(options: Options) -> Iterator[tuple[Any, ...]]:
-    if options.scratch is None:
+    if options.work_spaces is None:
         yield ()
         return
-    with options.scratch.lent() as thing:
+    with options.work_spaces.lent() as thing:
         yield (thing,)
 
 
@@ -138,32 +138,30 @@ def checked(op: Operation, result: Any, lead: tuple[int, ...], cast: bool) -> Ar
     if tree != op.out_tree:
         raise _structure_error(op, result, tree)
     return [
-        _checked(op, place, leaf, value, lead, cast)
-        for place, leaf, value in zip(op.out_paths, op.outs, values, strict=True)
+        _checked(op, path, leaf, value, lead, cast)
+        for path, leaf, value in zip(op.out_paths, op.outs, values, strict=True)
     ]
 
 
 def _checked(
     op: Operation,
-    place: str,
+    path: str,
     leaf: Leaf,
     value: Any,
     lead: tuple[int, ...],
     cast: bool,
 ) -> np.ndarray[Any, Any]:
     if leaf.key is not None:
-        value = _words(value, leaf)
+        value = _key_data(value, leaf)
     array = value if type(value) is np.ndarray else np.asarray(value)
     expected = lead + leaf.shape
     if array.dtype == object:
         shown = type(value).__name__
-        raise unexpected(
-            op.options, place, leaf, lead, f"an array of objects ({shown})"
-        )
+        raise unexpected(op.options, path, leaf, lead, f"an array of objects ({shown})")
     if lead and array.shape != expected and op.options.vmap == "vectorized":
         array = _repeated(array, lead, leaf)  # what no argument with the axis reached
     if array.shape != expected:
-        raise unexpected(op.options, place, leaf, lead, _shown(array))
+        raise unexpected(op.options, path, leaf, lead, type_text(array))
     if not cast and leaf.inexact:
         # For differences: all in double precision, whatever single items come as.
         wanted = np.dtype(complex) if op.options.grad == "complex" else leaf.wide
@@ -173,7 +171,7 @@ def _checked(
         return array
     if not may_cast(array.dtype, wanted, op.options.casting, isinstance(value, int)):
         why = f" (casting={op.options.casting!r})"
-        raise unexpected(op.options, place, leaf, lead, _shown(array) + why)
+        raise unexpected(op.options, path, leaf, lead, type_text(array) + why)
     return array.astype(wanted)
 
 
@@ -188,7 +186,7 @@ def _repeated(
     return np.broadcast_to(array, lead + leaf.shape)
 
 
-def _words(value: Any, leaf: Leaf) -> Any:
+def _key_data(value: Any, leaf: Leaf) -> Any:
     """Return the numbers of a new key: a generator's next ones, or those given."""
     if isinstance(value, np.random.Generator):
         return value.integers(0, 2**32, leaf.shape, leaf.dtype)
@@ -200,34 +198,30 @@ def _words(value: Any, leaf: Leaf) -> Any:
 
 
 def unexpected(
-    options: Options, place: str, leaf: Leaf, lead: tuple[int, ...], found: str
+    options: Options, path: str, leaf: Leaf, lead: tuple[int, ...], found: str
 ) -> HostSpecError:
     """Return the error for a leaf that is not what was declared."""
     shape = ",".join(map(str, (*lead, *leaf.shape)))
     batch = f" (batch {lead} in front)" if lead else ""
     return HostSpecError(
         f"{options.label} returned another array than declared at "
-        f"{place or 'its result'}:\n"
+        f"{path or 'its result'}:\n"
         f"  expected: {leaf.dtype.name}[{shape}]{batch}\n"
         f"  received: {found}"
     )
 
 
 def _structure_error(op: Operation, result: Any, tree: Any) -> HostSpecError:
-    found = [path_text(path) for path, _ in jax.tree_util.tree_leaves_with_path(result)]
-    missing = [place for place in op.out_paths if place not in found]
-    extra = [place for place in found if place not in op.out_paths]
+    found = [path_text(keys) for keys, _ in jax.tree_util.tree_leaves_with_path(result)]
+    missing = [path for path in op.out_paths if path not in found]
+    extra = [path for path in found if path not in op.out_paths]
     where = "".join(
-        f"\n  {title}: {', '.join(place or 'an array' for place in places[:5])}"
-        for title, places in (("missing", missing), ("not declared", extra))
-        if places
+        f"\n  {title}: {', '.join(path or 'an array' for path in paths[:5])}"
+        for title, paths in (("missing", missing), ("not declared", extra))
+        if paths
     )
     return HostSpecError(
         f"{op.options.label} returned another structure than declared:\n"
         f"  declared: {op.out_tree}\n"
         f"  returned: {tree}{where}"
     )
-
-
-def _shown(array: np.ndarray[Any, Any]) -> str:
-    return f"{array.dtype.name}[{','.join(map(str, array.shape))}]"

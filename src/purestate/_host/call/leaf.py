@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purestate._compat import untyped_jax
+
 _KINDS = "biufc"  # from narrow to wide, as far as "same_kind" is concerned
 
 
@@ -16,7 +18,7 @@ class Leaf:
     """Shape and dtype of an array without batch axes.
 
     Attributes:
-        shape: of the numbers; of a typed key, with the axis of its words last.
+        shape: of the numbers; of a typed key, with the axis of its key data last.
         dtype: of the numbers.
         key: the dtype of the typed key that the numbers are, or None.
     """
@@ -44,7 +46,12 @@ class Leaf:
         return np.dtype(np.complex128 if is_complex else np.float64)
 
     def __str__(self) -> str:
-        return f"{self.dtype.name}[{','.join(map(str, self.shape))}]"
+        return type_text(self)
+
+
+def type_text(like: Any) -> str:
+    """Return shape and dtype of an array or a leaf: `float32[2,3]`."""
+    return f"{like.dtype.name}[{','.join(map(str, like.shape))}]"
 
 
 def is_inexact(dtype: Any) -> bool:
@@ -54,14 +61,13 @@ def is_inexact(dtype: Any) -> bool:
 
 def struct(shape: tuple[int, ...], dtype: Any) -> Any:
     """Return a `jax.ShapeDtypeStruct`."""
-    make: Any = jax.ShapeDtypeStruct
-    return make(shape, dtype)
+    return untyped_jax.ShapeDtypeStruct(shape, dtype)
 
 
 def as_operand(value: Any) -> tuple[Leaf, Any] | None:
     """Return what an argument looks like, and the argument in numbers.
 
-    None if it is no array.
+    None if it is not an array.
     """
     if isinstance(value, jax.Array):
         if (leaf := _plain_leaf(value.shape, value.dtype)) is None:
@@ -89,15 +95,15 @@ def _plain_leaf(shape: tuple[int, ...], dtype: Any) -> Leaf | None:
 
 @functools.lru_cache(maxsize=64)
 def key_facts(dtype: Any) -> tuple[int, Any]:
-    """Return how many words a typed key of this dtype has, and its implementation."""
+    """Return how many numbers a typed key of this dtype has, and its implementation."""
     found: list[Any] = []
 
     def look(key: Any) -> Any:
         found.append(jax.random.key_impl(key))
         return jax.random.key_data(key)
 
-    words = jax.eval_shape(look, struct((), dtype))
-    return int(words.shape[-1]), found[-1]
+    key_data = jax.eval_shape(look, struct((), dtype))
+    return int(key_data.shape[-1]), found[-1]
 
 
 @functools.cache
@@ -114,13 +120,13 @@ def epsilon(dtype: np.dtype[Any]) -> float:
     return found
 
 
-def generators(words: np.ndarray[Any, Any]) -> Any:
+def generators(key_data: np.ndarray[Any, Any]) -> Any:
     """Return a generator for a key, an array of them for an array of keys."""
-    if words.ndim == 1:
-        return np.random.default_rng([int(word) for word in words])
-    found = np.empty(words.shape[:-1], object)
+    if key_data.ndim == 1:
+        return np.random.default_rng([int(number) for number in key_data])
+    found = np.empty(key_data.shape[:-1], object)
     for index in np.ndindex(*found.shape):
-        found[index] = generators(words[index])
+        found[index] = generators(key_data[index])
     return found
 
 

@@ -4,7 +4,6 @@ import collections
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -25,7 +24,6 @@ class Operation:
         statics: the static arguments, by name.
         out_tree: structure of the result.
         outs: the result leaves.
-        wanted: gives the lowering that the function was told to use, or None.
     """
 
     options: Options
@@ -34,7 +32,6 @@ class Operation:
     statics: dict[str, Any]
     out_tree: Any
     outs: tuple[Leaf, ...]
-    wanted: Callable[[], str | None] = lambda: None
     kept: "collections.OrderedDict[Any, Any]" = dataclasses.field(
         default_factory=collections.OrderedDict, repr=False
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypedDict
 
 from purestate._host.call.workers import OwnThread, Pool, Scratch
+from purestate._schema.text import function_name
 from purestate.errors import HostSpecError
 
 VMAPS = ("loop", "threads", "vectorized", "batched", "error")
@@ -43,30 +44,34 @@ class HostOptions(TypedDict, total=False):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Options:
-    """What `ps.host_function` was told; see there."""
+    """What `ps.host_function` was told; see there.
+
+    Raises:
+        HostSpecError: options that do not go together.
+    """
 
     fn: Callable[..., Any]
-    out: Any
-    vmap: str
-    grad: str | None
-    jvp: Callable[..., Any] | None
-    vjp: Callable[..., Any] | None
-    jac: Callable[..., Any] | None
-    batch_fn: Callable[..., Any] | None
-    batch_vjp: Callable[..., Any] | None
-    make_scratch: Callable[[], Any] | None
-    static_argnames: tuple[str, ...]
-    effects: bool
-    ordered: bool
-    thread: str | None
-    writable: bool
-    upcast: bool
-    casting: str
-    cache: int
-    probe: str | None
-    threads: int | None
-    eps: float | None
-    name: str
+    out: Any = None
+    vmap: str = "loop"
+    grad: str | None = None
+    jvp: Callable[..., Any] | None = None
+    vjp: Callable[..., Any] | None = None
+    jac: Callable[..., Any] | None = None
+    batch_fn: Callable[..., Any] | None = None
+    batch_vjp: Callable[..., Any] | None = None
+    scratch: Callable[[], Any] | None = None
+    static_argnames: tuple[str, ...] = ()  # one name may be given as itself
+    effects: bool = False
+    ordered: bool = False
+    thread: str | None = None
+    writable: bool = False
+    upcast: bool = False
+    casting: str = "same_kind"
+    cache: int = 0
+    probe: str | None = "zeros"
+    threads: int | None = None
+    eps: float | None = None
+    name: str = ""
     # For functions of purestate itself:
     no_vmap: str = ""  # what errors say in place of the usual
     no_grad: str = ""
@@ -76,6 +81,10 @@ class Options:
     pattern: tuple[Any, Any, Any] | None = None
 
     def __post_init__(self) -> None:
+        names: Any = self.static_argnames
+        statics = (names,) if isinstance(names, str) else tuple(names)
+        object.__setattr__(self, "static_argnames", statics)
+        object.__setattr__(self, "name", self.name or function_name(self.fn))
         self._one_of("vmap", self.vmap, VMAPS)
         self._one_of("grad", self.grad, (None, *GRADS))
         self._one_of("casting", self.casting, _CASTINGS)
@@ -98,9 +107,8 @@ class Options:
                 f"{self.label} has {' and '.join(rules)}: one source of derivatives is "
                 f"enough, both modes follow from it."
             )
-        has_effects = self.effects or self.ordered
         for option in ("batch_fn", "batch_vjp", "cache", *rules):
-            if has_effects and getattr(self, option):
+            if self.has_effects and getattr(self, option):
                 raise HostSpecError(
                     f"{self.label} has effects, so it must run exactly once per step: "
                     f"{option}= cannot be given."
@@ -151,7 +159,7 @@ class Options:
             found = inspect.signature(self.fn)
         except (TypeError, ValueError):
             return None
-        if self.make_scratch is None:
+        if self.scratch is None:
             return found
         return found.replace(parameters=list(found.parameters.values())[1:])
 
@@ -187,6 +195,6 @@ class Options:
         return Pool(self.threads, f"purestate-{self.name}")
 
     @functools.cached_property
-    def scratch(self) -> Scratch | None:
+    def work_spaces(self) -> Scratch | None:
         """The function's free list, if it has scratch objects."""
-        return None if self.make_scratch is None else Scratch(self.make_scratch)
+        return None if self.scratch is None else Scratch(self.scratch)

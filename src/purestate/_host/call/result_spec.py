@@ -13,9 +13,10 @@ from purestate._host.call.invoke import arguments, invoke
 from purestate._host.call.leaf import Leaf, as_operand, key_facts, struct
 from purestate._host.call.operation import Operation
 from purestate._host.call.options import Options
-from purestate._schema.annotations import axis_size
+from purestate._schema.dimensions import Dimension, dimensions
 from purestate._schema.leaves import is_key
 from purestate.errors import HostSpecError
+from purestate.errors._text import error_text
 
 
 def infer(
@@ -24,7 +25,7 @@ def infer(
     """Return the operation for these arguments: what comes back is found out once.
 
     Raises:
-        HostSpecError: nothing says what comes back, or what does is no spec.
+        HostSpecError: nothing says what comes back, or not with shape and dtype.
     """
     tree: Any
     outs: tuple[Leaf, ...]
@@ -69,8 +70,8 @@ def _spec(options: Options, out: Any) -> tuple[Any, tuple[Leaf, ...]]:
 
 def _leaf(options: Options, value: Any) -> Leaf:
     if is_key(value):
-        words, _ = key_facts(value.dtype)
-        return Leaf((*value.shape, words), np.dtype(np.uint32), value.dtype)
+        count, _ = key_facts(value.dtype)
+        return Leaf((*value.shape, count), np.dtype(np.uint32), value.dtype)
     if isinstance(value, bool | int | float | complex):
         value = np.asarray(value)
     if not (hasattr(value, "shape") and hasattr(value, "dtype")):
@@ -104,7 +105,7 @@ def _probed(
         shown = ", ".join(map(str, ins))
         raise HostSpecError(
             f"{options.label} was called once with {options.probe} ({shown}) to see "
-            f"what it returns, and raised {type(error).__name__}: {error}. Say it with "
+            f"what it returns, and raised {error_text(error)}. Say it with "
             f'out=jax.ShapeDtypeStruct(shape, dtype), or probe="ones".'
         ) from error
     values, tree = jax.tree.flatten(result)
@@ -160,8 +161,8 @@ def _declared(
         if typing.get_origin(hint) is tuple:
             return tuple(map(build, typing.get_args(hint)))
         shape: list[int] = []
-        for word in hint.dim_str.split():
-            size = _size(options, word, sizes)
+        for dim in dimensions(hint.dim_str):
+            size = _size(options, dim, sizes)
             shape += size if isinstance(size, tuple) else [size]
         return struct(tuple(shape), _dtype(hint, ins))
 
@@ -171,9 +172,9 @@ def _declared(
 def _bind(
     options: Options, name: str, hint: Any, leaf: Leaf, sizes: dict[str, Any]
 ) -> None:
-    words = hint.dim_str.split()
-    many = [i for i, word in enumerate(words) if word.startswith("*") or word == "..."]
-    spare = len(leaf.shape) - len(words) + len(many)
+    dims = dimensions(hint.dim_str)
+    many = [i for i, dim in enumerate(dims) if dim.is_many]
+    spare = len(leaf.shape) - len(dims) + len(many)
     if spare < 0 or (spare != 0 and not many):
         raise HostSpecError(
             f"{options.label} got {name} of shape {leaf.shape}, annotated "
@@ -183,26 +184,25 @@ def _bind(
     if many:
         at = many[0]
         shape[at : at + spare] = [tuple(shape[at : at + spare])]
-    for word, size in zip(words, shape, strict=True):
-        label = word.lstrip("*#?").rpartition("=")[2]
-        known = sizes.setdefault(label, size) if label.isidentifier() else size
-        if label.isdigit():
-            known = int(label)
-        if label != "_" and known != size and not word.startswith("#"):
+    for dim, size in zip(dims, shape, strict=True):
+        known = sizes.setdefault(dim.label, size) if dim.label.isidentifier() else size
+        if dim.label.isdigit():
+            known = int(dim.label)
+        if known != size and not (dim.is_anonymous or dim.may_be_one):
             raise HostSpecError(
                 f"{options.label} got {name} of shape {leaf.shape}, annotated "
-                f"{hint.dim_str!r}: {label} is {size} here and {known} before."
+                f"{hint.dim_str!r}: {dim.label} is {size} here and {known} before."
             )
 
 
-def _size(options: Options, word: str, sizes: Mapping[str, Any]) -> Any:
-    label = word.lstrip("*#?").rpartition("=")[2]
+def _size(options: Options, dim: Dimension, sizes: Mapping[str, Any]) -> Any:
     try:
-        return axis_size(label, sizes)
+        return dim.size(sizes)
     except (KeyError, SyntaxError):
         raise HostSpecError(
-            f"{options.label} is annotated to return an axis {word!r}, and no argument "
-            f"has it: the known ones are {', '.join(sizes) or 'none'}. Give out=."
+            f"{options.label} is annotated to return an axis {dim.word!r}, and no "
+            f"argument has it: the known ones are {', '.join(sizes) or 'none'}. Give "
+            f"out=."
         ) from None
 
 

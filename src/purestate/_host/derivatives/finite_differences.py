@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from purestate._host.call.batch import Masks, aligned, call_batch
+from purestate._host.call.batch import Batch, call_batch
 from purestate._host.call.invoke import Arrays
 from purestate._host.call.leaf import Leaf, epsilon
-from purestate._host.call.operation import Operation
+from purestate._host.derivatives.derivative import Derivative
 from purestate._host.derivatives.transpose import transposed
 
 Array = np.ndarray[Any, Any]
@@ -21,55 +21,46 @@ _TINY = 1e-20  # a complex step has no cancellation, so it can be this small
 
 
 def by_differences(
-    op: Operation,
-    kind: str,
-    wrt: tuple[int, ...],
-    arrays: Sequence[Array],
-    batch: tuple[int, ...],
-    masks: Masks,
+    derivative: Derivative, arrays: Sequence[Array], batch: Batch
 ) -> Arrays:
     """Return the product with the Jacobian, from evaluations of the function."""
-    count = len(op.ins)
-    full = [aligned(a, mask, batch) for a, mask in zip(arrays, masks, strict=True)]
-    linear = full[count:]
-    if kind == "jvp":
-        return _Differences(op, wrt, full[:count], batch).along(linear)
+    count = len(derivative.op.ins)
+    full = batch.aligned(arrays)
+    if derivative.kind == "jvp":
+        return _Differences(derivative, full[:count], batch.sizes).along(full[count:])
     # Where no argument has a batch axis, one evaluation serves all cotangents.
-    has = [any(axis) for axis in zip(*masks[:count], strict=True)] or [False] * len(
-        batch
-    )
-    lead = tuple(size if h else 1 for size, h in zip(batch, has, strict=True))
-    points = _Differences(op, wrt, full[:count], lead)
-    outs = [op.outs[i] for i in op.inexact_outs]
-    ins = [op.ins[i] for i in wrt]
-    return transposed(points.column, ins, outs, linear, batch)
+    used = batch.part(range(count)).used
+    lead = tuple(n if has else 1 for n, has in zip(batch.sizes, used, strict=True))
+    column = _Differences(derivative, full[:count], lead).column
+    ins, outs = derivative.ins, derivative.outs
+    return transposed(column, ins, outs, full[count:], batch.sizes)
 
 
 class _Differences:
     """The evaluations of a function around one point per item of a batch."""
 
     def __init__(
-        self, op: Operation, wrt: tuple[int, ...], at: Arrays, batch: tuple[int, ...]
+        self, derivative: Derivative, at: Arrays, sizes: tuple[int, ...]
     ) -> None:
-        self.op = op
-        self.wrt = wrt
-        self.batch = batch
-        self.at = [self._wide(leaf, x) for leaf, x in zip(op.ins, at, strict=True)]
-        self.step = op.options.eps or self._default_step()
+        self.op = derivative.op
+        self.wrt = derivative.wrt
+        self.sizes = sizes
+        self.at = [self._wide(leaf, x) for leaf, x in zip(self.op.ins, at, strict=True)]
+        self.step = self.op.options.eps or self._default_step()
         self.base: Arrays | None = None
 
     def along(self, tangents: Sequence[Array]) -> Arrays:
         """Return the derivative in one direction per item."""
         if self.op.options.grad == "complex":
-            return self._difference(tangents, np.full(self.batch, _TINY))
+            return self._difference(tangents, np.full(self.sizes, _TINY))
         # No element is moved by more than a step of its own.
-        step = np.full(self.batch, np.inf)
+        step = np.full(self.sizes, np.inf)
         for i, tangent in zip(self.wrt, tangents, strict=True):
             size = np.abs(np.asarray(tangent, _real(tangent)))
             reach = self.step * np.maximum(1.0, np.abs(_plain(self.at[i])))
             with np.errstate(divide="ignore", over="ignore"):
                 allowed = np.where(size > 0, reach / size, np.inf)
-            core = tuple(range(len(self.batch), allowed.ndim))
+            core = tuple(range(len(self.sizes), allowed.ndim))
             step = np.minimum(step, allowed.min(axis=core, initial=np.inf))
         return self._difference(tangents, np.where(np.isfinite(step), step, 1.0))
 
@@ -80,7 +71,7 @@ class _Differences:
             x = self.at[i]
             tangent = np.zeros(x.shape, complex if unit == 1j else float)
             if number == which:
-                rank = len(self.batch)
+                rank = len(self.sizes)
                 flat = tangent.reshape((*x.shape[:rank], self.op.ins[i].size))
                 flat[..., element] = unit
                 tangent = flat.reshape(x.shape)
@@ -110,11 +101,11 @@ class _Differences:
             moved = _plain(x).astype(wide) + self._over(step, tangent) * tangent
             points[i] = moved.astype(self._moved_dtype(x))
         full = [
-            np.broadcast_to(point, self.batch + leaf.shape)
+            np.broadcast_to(point, self.sizes + leaf.shape)
             for leaf, point in zip(self.op.ins, points, strict=True)
         ]
-        masks = ((True,) * len(self.batch),) * len(full)
-        found = call_batch(self.op, full, self.batch, masks, cast=False)
+        batch = Batch.full(self.sizes, len(full))
+        found = call_batch(self.op, full, batch, cast=False)
         # A copy: the next evaluation may write into the same memory.
         return [found[i].copy() for i in self.op.inexact_outs]
 
@@ -139,7 +130,7 @@ class _Differences:
 
 
 def _plain(x: Array) -> Array:
-    """Return the array in a type of numpy's own: bfloat16 is none."""
+    """Return the array in a type of numpy's own, which bfloat16 is not."""
     return x if x.dtype.kind in "biufc" else x.astype(np.float32)
 
 

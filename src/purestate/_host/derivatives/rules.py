@@ -7,8 +7,8 @@ import jax
 import numpy as np
 
 from purestate._host.call.invoke import Arrays, arguments, invoke, unexpected
-from purestate._host.call.leaf import Leaf, may_cast
-from purestate._host.call.operation import Operation
+from purestate._host.call.leaf import Leaf, may_cast, type_text
+from purestate._host.derivatives.derivative import Derivative
 from purestate.errors import HostSpecError
 
 Array = np.ndarray[Any, Any]
@@ -19,14 +19,13 @@ class Rule:
 
     def __init__(
         self,
-        op: Operation,
-        wrt: tuple[int, ...],
+        derivative: Derivative,
         primals: Sequence[Array],
         lead: tuple[int, ...] = (),
     ) -> None:
-        args, kwargs = arguments(op, primals)
-        self.op = op
-        self.wrt = wrt
+        args, kwargs = arguments(derivative.op, primals)
+        self.op = derivative.op
+        self.wrt = derivative.wrt
         self.lead = lead
         self.args = (*args, *kwargs.values())
 
@@ -132,7 +131,7 @@ class Rule:
                 f"  received: {jax.tree.structure(value)}"
             ) from error
 
-    def _filled(self, value: Any, leaf: Leaf, rule: str, place: str) -> Array:
+    def _filled(self, value: Any, leaf: Leaf, rule: str, path: str) -> Array:
         """Return one array of a rule's result, checked; None is zero."""
         if value is None:
             return np.zeros(self.lead + leaf.shape, leaf.dtype)
@@ -141,23 +140,23 @@ class Rule:
         if array is None or not fits or not _may_be(array.dtype, leaf):
             shown = f"a {type(value).__name__}"
             if array is not None:
-                shown = f"{array.dtype.name}[{','.join(map(str, array.shape))}]"
-            where = f"{place} of its {rule}"
+                shown = type_text(array)
+            where = f"{path} of its {rule}"
             raise unexpected(self.op.options, where, leaf, self.lead, shown)
         return array
 
     def _spread(
-        self, leaves: Sequence[Leaf], places: tuple[int, ...], given: Sequence[Array]
+        self, leaves: Sequence[Leaf], which: Sequence[int], given: Sequence[Array]
     ) -> list[Any]:
         """Return an array per leaf, zero where none was given."""
         made: list[Any] = [
             np.zeros(self.lead + leaf.shape, leaf.dtype) for leaf in leaves
         ]
-        for place, value in zip(places, given, strict=True):
-            leaf = leaves[place]
+        for i, value in zip(which, given, strict=True):
+            leaf = leaves[i]
             wide = value.astype(leaf.wide) if self.op.options.upcast else value
-            made[place] = wide.view()
-            made[place].flags.writeable = False
+            made[i] = wide.view()
+            made[i].flags.writeable = False
         return made
 
 

@@ -4,19 +4,19 @@ A gymnasium environment keeps its state to itself, so that it can be neither cop
 set back. A program that steps it has an effect: in order, and once per step.
 """
 
-import dataclasses
 import functools
 import inspect
 import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-import jax
 import numpy as np
 
 from purestate._compat import current_trace, outermost_trace
+from purestate._host.call.failures import wait_for_effects
 from purestate._host.call.leaf import as_operand, is_inexact, struct
-from purestate._host.function import HostFunction, host_function
+from purestate._host.call.options import Options
+from purestate._host.function import HostFunction
 from purestate._host.simulators.spaces import (
     as_action,
     as_observation,
@@ -87,7 +87,7 @@ class HostEnv:
         thread: Literal["own"] | None = None,
         name: str | None = None,
     ) -> None:
-        self._name = name or _name(env)
+        self._name = name or _env_name(env)
         missing = [part for part in _NEEDED if not hasattr(env, part)]
         if missing:
             raise HostEnvError(
@@ -119,17 +119,17 @@ class HostEnv:
             "reset": (observed, self._info),
             "step": (observed, reward, flag, flag, self._info),
         }
-        declare: Any = host_function
-        declared = declare(
-            _placed(self._act, env),
-            out=lambda *specs, what: self._specs[what],
-            static_argnames="what",
-            ordered=True,
-            thread=thread,
-            name=self._name,
-        )
         self._host = HostFunction(
-            dataclasses.replace(declared.options, no_vmap=_NO_VMAP, no_grad=_NO_GRAD)
+            Options(
+                _placed(self._act, env),
+                out=lambda *specs, what: self._specs[what],
+                static_argnames=("what",),
+                ordered=True,
+                thread=thread,
+                name=self._name,
+                no_vmap=_NO_VMAP,
+                no_grad=_NO_GRAD,
+            )
         )
 
     def reset(self, seed: Any = None) -> tuple[Any, dict[str, Any]]:
@@ -145,7 +145,7 @@ class HostEnv:
             do at a reset, it is NaN, or zero for integers.
 
         Raises:
-            HostEnvError: a seed that is none.
+            HostEnvError: the seed is neither an integer nor a key.
         """
         given = () if seed is None else (self._seed(seed),)
         observed, info = self._call("reset", *given)
@@ -172,8 +172,7 @@ class HostEnv:
 
     def _call(self, what: str, *args: Any) -> Any:
         if current_trace() == outermost_trace():
-            untyped: Any = jax
-            untyped.effects_barrier()  # programs that still run come first
+            wait_for_effects()  # programs that still run come first
         return self._host(*args, what=what)
 
     def _seed(self, seed: Any) -> Any:
@@ -240,7 +239,7 @@ class HostEnv:
         return found
 
 
-def _name(env: Any) -> str:
+def _env_name(env: Any) -> str:
     known = getattr(getattr(env, "spec", None), "id", None)
     return str(known or type(getattr(env, "unwrapped", env)).__name__)
 

@@ -14,11 +14,14 @@ import numpy as np
 
 from purestate._host.call.invoke import arguments, invoke
 from purestate._host.call.leaf import Leaf, generators, is_inexact, key_facts
-from purestate._host.function import HostFunction, host_function
+from purestate._host.call.options import Options
+from purestate._host.function import HostFunction
 from purestate._host.simulators.simulator import Simulator, is_nothing
 from purestate._inspect.key_paths import path_text
 from purestate._schema.leaves import is_key
+from purestate._schema.text import function_name
 from purestate.errors import HostSimError
+from purestate.errors._text import error_text
 
 Array = np.ndarray[Any, Any]
 
@@ -59,7 +62,7 @@ class HostSim:
         name: for messages, by default the name of `make`.
 
     Raises:
-        HostSimError: something that should be a function is none.
+        HostSimError: something that should be a function is not one.
         HostSpecError: options that do not go together.
 
     >>> import jax, jax.numpy as jnp, numpy as np, purestate as ps
@@ -104,7 +107,7 @@ class HostSim:
         eps: float | None = None,
         name: str | None = None,
     ) -> None:
-        self._name = name or _name(make)
+        self._name = name or function_name(make)
         needed = {"make": make, "get": get, "set": set, "step": step}
         given = {"vjp": vjp, "batch": batch, "jvp": jvp, "jac": jac}
         for what, fn in (needed | given).items():
@@ -127,22 +130,23 @@ class HostSim:
             )
         self._out = out
         self._simulator = simulator = Simulator(self._name, make, get, set, step)
-        declare: Any = host_function
-        self._host: HostFunction = declare(
-            simulator.advance(),
-            out=self._spec,
-            vmap=vmap,
-            grad=grad,
-            jvp=jvp and simulator.as_rule(jvp),
-            vjp=vjp and simulator.as_rule(vjp),
-            jac=jac and simulator.on_states(jac),
-            batch_fn=batch and simulator.on_states(batch),
-            scratch=simulator.make,
-            thread=thread,
-            upcast=upcast,
-            threads=threads,
-            eps=eps,
-            name=self._name,
+        self._host = HostFunction(
+            Options(
+                simulator.advance(),
+                out=self._spec,
+                vmap=vmap,
+                grad=grad,
+                jvp=jvp and simulator.as_rule(jvp),
+                vjp=vjp and simulator.as_rule(vjp),
+                jac=jac and simulator.on_states(jac),
+                batch_fn=batch and simulator.on_states(batch),
+                scratch=simulator.make,
+                thread=thread,
+                upcast=upcast,
+                threads=threads,
+                eps=eps,
+                name=self._name,
+            )
         )
         simulator.thread = self._host.options.own_thread
 
@@ -185,13 +189,13 @@ class HostSim:
         expected = self._alone(state, inputs, 0)
         for steps in (0, history):
             found = self._alone(state, inputs, steps)
-            for (place, one), (_, other) in zip(expected, found, strict=True):
+            for (path, one), (_, other) in zip(expected, found, strict=True):
                 if np.array_equal(one, other, equal_nan=is_inexact(one.dtype)):
                     continue
                 used = f"one that made {steps} steps before" if steps else "another one"
                 raise HostSimError(
                     self._name,
-                    f"remembers what is not in its state: after the same step, {place} "
+                    f"remembers what is not in its state: after the same step, {path} "
                     f"is\n  {one!r}\nin a new simulator, and in {used}\n  {other!r}\n"
                     f"Have get= and set= carry all that a step depends on, for example "
                     f"the warm start of a solver.",
@@ -202,14 +206,14 @@ class HostSim:
 
     def _spec(self, *specs: Any, **named: Any) -> Any:
         """Return what a step with such arguments gives; see `out` of host_function."""
-        tree, leaves, places = self._simulator.start()
+        tree, leaves, paths = self._simulator.start()
         options = self._host.options
         if options.upcast and options.grad in ("fd", "fd-forward"):
-            for place, leaf in zip(places, leaves, strict=True):
+            for path, leaf in zip(paths, leaves, strict=True):
                 if is_inexact(leaf.dtype) and leaf.dtype.itemsize < 8:
                     raise HostSimError(
                         self._name,
-                        f"keeps {leaf.dtype.name} as {place}, which cannot hold the "
+                        f"keeps {leaf.dtype.name} as {path}, which cannot hold the "
                         f"small differences of upcast=True: give upcast=False.",
                     )
         state = jax.tree.unflatten(tree, leaves)
@@ -236,13 +240,13 @@ class HostSim:
             raise HostSimError(
                 self._name,
                 f"made one step with zeros from its first state, to see what step= "
-                f"returns, and raised {type(error).__name__}: {error}. Say it with "
+                f"returns, and raised {error_text(error)}. Say it with "
                 f"out=, for example out=jax.ShapeDtypeStruct(shape, dtype), or out=() "
                 f"for nothing.",
             ) from error
 
     def _alone(self, state: Any, inputs: Any, history: int) -> list[tuple[str, Array]]:
-        """Return what one step gives in a simulator made for it, by place."""
+        """Return what one step gives in a simulator made for it, by path."""
         op, arrays = self._host.prepared(state, *inputs)
         simulator = self._simulator
 
@@ -258,9 +262,9 @@ class HostSim:
 
         pair = run() if simulator.thread is None else simulator.thread.run(run)
         return [
-            (path_text(path, name), np.asarray(leaf))
+            (path_text(keys, name), np.asarray(leaf))
             for name, part in zip(("state", "result"), pair, strict=True)
-            for path, leaf in jax.tree_util.tree_leaves_with_path(part)
+            for keys, leaf in jax.tree_util.tree_leaves_with_path(part)
         ]
 
 
@@ -270,8 +274,3 @@ def _zeros(spec: Any, upcast: bool) -> Any:
         return generators(np.zeros((*spec.shape, count), np.uint32))
     leaf = Leaf(tuple(spec.shape), np.dtype(spec.dtype))
     return np.zeros(leaf.shape, leaf.wide if upcast else leaf.dtype)
-
-
-def _name(make: Any) -> str:
-    named = getattr(make, "__qualname__", type(make).__name__)
-    return str(named.rpartition("<locals>.")[2])

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from purestate._host.call.leaf import Leaf, as_operand
+from purestate._host.call.leaf import Leaf, as_operand, type_text
 from purestate._host.call.workers import OwnThread
 from purestate._inspect.key_paths import path_text
 from purestate._schema.leaves import is_key
@@ -53,7 +53,7 @@ class Simulator:
         return self._make()
 
     def start(self) -> tuple[Any, list[Array], list[str]]:
-        """Return structure, leaves and places of the state of a new simulator."""
+        """Return structure, leaves and paths of the state of a new simulator."""
         if self._first is not None:
             return self._first
         if self.thread is None:
@@ -68,7 +68,7 @@ class Simulator:
         """
         self._set(sim, self.native(state))
         result = self._step(sim, *inputs, **named)
-        tree, leaves, places = self.start()
+        tree, leaves, paths = self.start()
         found, found_tree = jax.tree.flatten(self._get(sim))
         if found_tree != tree:
             raise HostSimError(
@@ -78,14 +78,14 @@ class Simulator:
             )
         # Copies, for the simulator is lent to the next call when this one ends.
         copies = [np.array(leaf) for leaf in found]
-        for place, old, new in zip(places, leaves, copies, strict=True):
+        for path, old, new in zip(paths, leaves, copies, strict=True):
             if old.shape != new.shape or old.dtype != new.dtype:
                 raise HostSimError(
                     self.name,
                     f"changed the type of its state: get= returned at first "
-                    f"{_type(old)} as {place}, and after a step {_type(new)}.",
+                    f"{type_text(old)} as {path}, and after a step {type_text(new)}.",
                 )
-        result = None if is_nothing(result) else jax.tree.map(_copied, result)
+        result = None if is_nothing(result) else jax.tree.map(_detached, result)
         return jax.tree.unflatten(tree, copies), result
 
     def native(self, state: Any) -> Any:
@@ -97,7 +97,7 @@ class Simulator:
 
     def require_own(self, state: Any) -> None:
         """Raise an error if a state of jax arrays is not one of this simulator."""
-        tree, leaves, places = self.start()
+        tree, leaves, paths = self.start()
         given, found_tree = jax.tree.flatten(state)
         if found_tree != tree:
             raise HostSimError(
@@ -106,14 +106,14 @@ class Simulator:
                 f"  expected: {tree}\n  received: {found_tree}\n"
                 f"Start from init(), and change parts of what it returned.",
             )
-        for place, own, leaf in zip(places, leaves, given, strict=True):
+        for path, own, leaf in zip(paths, leaves, given, strict=True):
             dtype = np.dtype(jax.dtypes.canonicalize_dtype(own.dtype))
             expected, operand = Leaf(own.shape, dtype), as_operand(leaf)
             if operand is None or operand[0] != expected:
                 found = type(leaf).__name__ if operand is None else operand[0]
                 raise HostSimError(
                     self.name,
-                    f"got {found} as {place}, which is {expected} in its own state.",
+                    f"got {found} as {path}, which is {expected} in its own state.",
                 )
 
     # --- the functions that a host call takes ----------------------------------------
@@ -141,7 +141,7 @@ class Simulator:
         @functools.wraps(fn)
         def native(sim: Any, state: Any, *inputs: Any, **named: Any) -> Any:
             found = fn(sim, self.native(state), *inputs, **named)
-            return jax.tree.map(_copied, found)
+            return jax.tree.map(_detached, found)
 
         return native
 
@@ -167,15 +167,15 @@ class Simulator:
 
     def _flat(self, state: Any) -> tuple[Any, list[Array], list[str]]:
         found, tree = jax.tree_util.tree_flatten_with_path(state)
-        places = [path_text(path, "state") for path, _ in found]
-        for place, (_, leaf) in zip(places, found, strict=True):
+        paths = [path_text(keys, "state") for keys, _ in found]
+        for path, (_, leaf) in zip(paths, found, strict=True):
             if is_key(leaf) or as_operand(leaf) is None:
                 raise HostSimError(
                     self.name,
-                    f"has {short(leaf)} as {place}: get= returns numpy arrays and "
+                    f"has {short(leaf)} as {path}: get= returns numpy arrays and "
                     f"numbers.",
                 )
-        return tree, [np.array(leaf) for _, leaf in found], places
+        return tree, [np.array(leaf) for _, leaf in found], paths
 
 
 def is_nothing(result: Any) -> bool:
@@ -183,9 +183,5 @@ def is_nothing(result: Any) -> bool:
     return result is None or not jax.tree.leaves(result)
 
 
-def _copied(value: Any) -> Any:
+def _detached(value: Any) -> Any:
     return value.copy() if isinstance(value, np.ndarray) else value
-
-
-def _type(array: Array) -> str:
-    return str(Leaf(array.shape, array.dtype))

@@ -1,20 +1,23 @@
 """One drawn call under test: a method with its State, or a function, and arguments."""
 
+import contextlib
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
 
 from purestate._pack.packed import Packed
-from purestate._schema.layout import is_state
+from purestate._schema.marks import is_state
 from purestate._state.state import State
 from purestate.errors import StrategyError
 from purestate.errors._text import error_text
 from purestate.testing._cases.fresh import fresh
+from purestate.testing._cases.outside import Places, of_class, of_function
 from purestate.testing._strategies.annotations import draw_value
+from purestate.testing._strategies.axes import Annotations, annotations_of
 from purestate.testing._strategies.construct import ABSENT, Parameter, given_value
 from purestate.testing._strategies.scope import Scope
 from purestate.testing._strategies.states import Drawing
@@ -71,6 +74,30 @@ class Callee:
                 name = f"{on.__name__}.{raw.__name__}"
             parameters.pop(next(iter(parameters)))
         return cls(fn, raw, name, owner, parameters, static)
+
+    def outside(self) -> Places:
+        """Return where it may keep things between calls: objects with their names."""
+        found = of_function(self.name, self.raw)
+        return found if self.owner is None else [*found, *of_class(self.owner)]
+
+    @property
+    def annotations(self) -> Annotations:
+        """What it says about its arguments and its State, with where it says so."""
+        said = () if self.owner is None else annotations_of(self.owner)
+        home = self.owner or _Namespace.of(self.raw)
+        return [*said, *((p.annotation, home) for p in self.parameters.values())]
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Check that arguments of these names are there.
+
+        Raises:
+            StrategyError: one is not.
+        """
+        for name in names:
+            if name not in self.parameters:
+                raise StrategyError.unknown_name(
+                    self.name, "argument", name, "arguments", self.parameters
+                )
 
     @property
     def is_jitted(self) -> bool:
@@ -165,7 +192,8 @@ class Call:
         is_static = name in self.callee.static
         owner = self.callee.owner or _Namespace.of(self.callee.raw)
         asked = Parameter(name, parameter.annotation, owner, ABSENT, is_static)
-        return draw_value(self.scope, asked, f"{self.callee.name}.{name}")
+        with self.scope.within(f"args={{{name!r}: ...}}"):
+            return draw_value(self.scope, asked, f"{self.callee.name}.{name}")
 
     @functools.cached_property
     def eager(self) -> Any:
@@ -174,11 +202,24 @@ class Call:
         Raises:
             StrategyError: it raises.
         """
+        self.trace_first()
         try:
-            return self.run(fresh(self.operands))
+            return self.again()
         except Exception as error:
             text = error_text(error)
             raise StrategyError.fails(self.callee.name, self.example, text) from error
+
+    def trace_first(self) -> None:
+        """Trace it, before the first plain call of this structure.
+
+        What a trace leaves in a cache shows only if nothing was put in it before.
+        """
+        with contextlib.suppress(Exception):
+            self.once("traced", lambda: jax.eval_shape(self.run, self.operands))
+
+    def again(self) -> Any:
+        """Call the plain function on a copy of the operands."""
+        return self.run(fresh(self.operands))
 
     def run(self, operands: Mapping[str, Any]) -> Any:
         """Call the plain function."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from purestate._schema.fields import is_initvar, is_stored
-from purestate._schema.layout import is_state_class
+from purestate._schema.marks import is_state_class
 from purestate.errors import (
     CheckError,
     DerivedFieldError,
@@ -18,6 +18,7 @@ from purestate.testing._strategies.construct import (
     Made,
     given_value,
     is_refusal,
+    is_started,
     parameters,
     specs_of,
     stored,
@@ -72,6 +73,10 @@ class StateCase:
         """Source text that makes the instance."""
         return paste_call(self.root, self.made.given)
 
+    def again(self) -> Any:
+        """Construct another one, from the same arguments."""
+        return self.made.again()
+
     def names(self) -> list[str]:
         """Return the names of all stored fields."""
         specs = specs_of(self.cls)
@@ -80,7 +85,7 @@ class StateCase:
     def settable(self) -> list[str]:
         """Return the fields that `replace` takes."""
         specs = specs_of(self.cls)
-        return [name for name in self.names() if specs[name].init]
+        return [n for n in self.names() if specs[n].init or is_started(specs[n])]
 
     @functools.cached_property
     def field(self) -> str | None:
@@ -96,8 +101,11 @@ class StateCase:
         fields: Mapping[str, Any] = self.drawing.fields or {}
         if name in fields:
             return given_value(self.scope, fields[name])
-        known = parameters(self.cls) | {p.name: p for p in stored(self.cls)}
-        return draw_value(self.scope, known[name], f"{self.root}.{name}")
+        known = parameters(self.cls)
+        given = f"fields={{{name!r}: ...}}" if name in known else None
+        known |= {p.name: p for p in stored(self.cls)}
+        with self.scope.within(given):
+            return draw_value(self.scope, known[name], f"{self.root}.{name}")
 
     def replace(self, state: Any, **changes: Any) -> Any:
         """Return the State with changes, or `REFUSED` if its checks do not allow it."""

@@ -5,9 +5,11 @@ A step is `(".", name)` or `("[", key)`. The plain code for what `at` and `draft
 
 import dataclasses
 import functools
+from collections.abc import Iterator
 from typing import Any
 
-from purestate._schema.layout import is_state
+from purestate._schema.marks import is_state
+from purestate.testing._strategies.construct import is_started
 
 Way = tuple[tuple[str, Any], ...]
 
@@ -54,6 +56,26 @@ def text(root: str, way: Way) -> str:
     return root + "".join(
         f".{key}" if kind == "." else f"[{key!r}]" for kind, key in way
     )
+
+
+def is_derived(root: Any, way: Way) -> bool:
+    """Return whether a place lies in a field that no constructor takes."""
+    return any(not (s.init or is_started(s)) for s in _specs(root, way))
+
+
+def is_compared(root: Any, way: Way) -> bool:
+    """Return whether a place lies in nothing but fields that count in `==`."""
+    specs = list(_specs(root, way))
+    return all(spec.compare for spec in specs) and not is_derived(root, way)
+
+
+def _specs(node: Any, way: Way) -> Iterator[dataclasses.Field[Any]]:
+    """Yield the declared fields that a way leads through."""
+    for step in way:
+        specs = getattr(type(node), "__dataclass_fields__", {})
+        if step[0] == "." and step[1] in specs:
+            yield specs[step[1]]
+        node = _go(node, step)
 
 
 def assign(root: Any, way: Way, value: Any) -> None:

@@ -1,18 +1,17 @@
 """Laws of methods and functions: a transform changes how they run, not what they do."""
 
-import warnings
 from typing import Any
 
 import jax
 import numpy as np
 
-from purestate._compat import LEAKED, UNUSED_DONATION
+from purestate._compat import LEAKED
 from purestate._inspect.diff import diff
-from purestate._inspect.key_paths import path_text
-from purestate._inspect.tracers import find_tracers
 from purestate.errors._text import error_text
 from purestate.testing._cases.call import Call
+from purestate.testing._cases.donated import quietly, shared_array
 from purestate.testing._cases.fresh import fresh
+from purestate.testing._cases.outside import tracers_of
 from purestate.testing._laws.law import Broken, Skip, law, same_as
 from purestate.testing._trees.leaves import differ_in_type, flattened, row, stacked
 
@@ -31,8 +30,7 @@ def arguments(case: Call) -> None:
 @law("method", "host", promise="the same arguments give the same result")
 def repeats(case: Call) -> None:
     """Call twice."""
-    again = case.run(fresh(case.operands))
-    same_as(case.eager, again, "the first and the second call", exact=True)
+    same_as(case.eager, case.again(), "the first and the second call", exact=True)
 
 
 @law("method", "host", promise="jit gives what the plain call gives", compiles=True)
@@ -88,10 +86,10 @@ def _type_changes(old: Any, new: Any) -> tuple[str, str] | None:
 def leaks(case: Call) -> None:
     """Trace, look where tracers could hide, and trace under `jax.checking_leaks`."""
     jax.eval_shape(lambda operands: case.run(operands), case.operands)
-    for name, place in _places(case):
-        kept = find_tracers(place)
-        if kept:
-            raise Broken(f"{name}{kept[0]}", "a tracer was left there.")
+    for place in tracers_of(
+        [*case.callee.outside(), ("self", case.operands.get("self"))]
+    ):
+        raise Broken(place, "a tracer was left there.")
     case.once("leaks", lambda: _trace(case))  # it takes long
 
 
@@ -104,20 +102,6 @@ def _trace(case: Call) -> bool:
             raise
         raise Broken("", str(error).partition("\n")[0]) from error
     return True
-
-
-def _places(case: Call) -> list[tuple[str, Any]]:
-    raw = case.callee.raw
-    code = getattr(raw, "__code__", None)
-    held = getattr(raw, "__globals__", {})
-    names = [n for n in getattr(code, "co_names", ()) if n in held]
-    found = [
-        (n, held[n]) for n in names if isinstance(held[n], list | dict | set | type)
-    ]
-    found += [(case.callee.name, raw), ("self", case.operands.get("self"))]
-    if case.callee.owner is not None:
-        found.append((case.callee.owner.__name__, case.callee.owner))
-    return found
 
 
 @law("method", "host", promise="vmap gives the stack of single calls", compiles=True)
@@ -158,13 +142,7 @@ def _axis(case: Call, leaf: Any) -> int | None:
 @law("method", promise="scan gives what the loop gives", compiles=True)
 def scan(case: Call) -> None:
     """Step three times, in a scan and in a Python loop."""
-    name = case.carry
-    state = case.state_of(case.eager)
-    if name is None or state is None:
-        raise Skip("it returns no new state")
-    if case.memo.setdefault("first", case.structure) != case.structure:
-        # Sizes of axes make no difference here, and programs take time to compile.
-        raise Skip("only the first structure is looked at")
+    name, state = _new_state(case)
     if differ_in_type(case.operands[name], state):
         raise Skip("the new state has another structure or type")
     rest = {k: v for k, v in case.operands.items() if k != name}
@@ -182,27 +160,34 @@ def scan(case: Call) -> None:
     same_as(state, scanned, "a loop of three steps and a scan", slack=10)
 
 
+def _new_state(case: Call) -> tuple[str, Any]:
+    """Return the name of the state among the operands, and the one that comes out.
+
+    Only for the first structure: sizes of axes make no difference to laws about steps,
+    and programs take time to compile.
+
+    Raises:
+        Skip: another structure, or no state that comes out.
+    """
+    state = case.state_of(case.eager)
+    if case.carry is None or state is None:
+        raise Skip("it returns no new state")
+    if case.memo.setdefault("first", case.structure) != case.structure:
+        raise Skip("only the first structure is looked at")
+    return case.carry, state
+
+
 @law("method", promise="the state can be donated, step after step", compiles=True)
 def donation(case: Call) -> None:
     """Donate the state to a step, and its result to the next one."""
-    name = case.carry
-    state = case.state_of(case.eager)
-    if name is None or state is None:
-        raise Skip("it returns no new state")
-    if case.memo.setdefault("first", case.structure) != case.structure:
-        # Sizes of axes make no difference here, and programs take time to compile.
-        raise Skip("only the first structure is looked at")
-    held: dict[int, str] = {}
-    root = type(state).__name__
-    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
-        place = path_text(path, root)
-        if isinstance(leaf, jax.Array) and id(leaf) in held:
-            raise Broken(
-                place,
-                f"the result holds the same array as {held[id(leaf)]}: jax refuses to "
-                f"donate one buffer twice.",
-            )
-        held[id(leaf)] = place
+    name, state = _new_state(case)
+    shared = shared_array(state, type(state).__name__)
+    if shared is not None:
+        raise Broken(
+            shared[1],
+            f"the result holds the same array as {shared[0]}: jax refuses to donate "
+            f"one buffer twice.",
+        )
 
     def step(state: Any, rest: Any) -> Any:
         return case.run({name: state, **rest})
@@ -212,8 +197,7 @@ def donation(case: Call) -> None:
 
     rest = {k: fresh(v) for k, v in case.operands.items() if k != name}
     donating = case.once("donate", make)
-    with warnings.catch_warnings():  # what cannot be reused is no mistake
-        warnings.filterwarnings("ignore", UNUSED_DONATION)
+    with quietly():
         out = donating(fresh(case.operands[name]), rest)
     same_as(case.eager, out, "without donation and with it")
     after = case.state_of(out)

@@ -95,8 +95,8 @@ def selected(
         LookupError: a name that is no law's.
     """
     known = LAWS[kind]
-    wanted = known if laws is None else _names(laws)
-    unwanted = _names(without)
+    wanted = known if laws is None else as_names(laws)
+    unwanted = as_names(without)
     for name in (*wanted, *unwanted):
         if name not in known:
             raise LookupError(
@@ -105,7 +105,8 @@ def selected(
     return [known[name] for name in known if name in wanted and name not in unwanted]
 
 
-def _names(given: Iterable[str]) -> tuple[str, ...]:
+def as_names(given: Iterable[str]) -> tuple[str, ...]:
+    """Return several names, or the one that stands alone."""
     return (given,) if isinstance(given, str) else tuple(given)
 
 

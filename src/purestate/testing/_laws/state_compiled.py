@@ -1,17 +1,16 @@
 """Laws of States inside of jit, vmap, grad and scan: the class comes out again."""
 
-import warnings
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purestate._compat import UNUSED_DONATION
 from purestate._inspect.key_paths import path_text
-from purestate._inspect.tracers import find_tracers
 from purestate._transforms.grad import grad
+from purestate.testing._cases.donated import arrays_of, quietly, shared_array
 from purestate.testing._cases.fresh import fresh
+from purestate.testing._cases.outside import of_class, tracers_of
 from purestate.testing._cases.state import REFUSED, StateCase
 from purestate.testing._laws.law import Broken, law, same_as
 from purestate.testing._strategies.construct import ABSENT, parameters
@@ -128,34 +127,28 @@ def donation(case: StateCase) -> None:
     )
     if one is REFUSED or other is REFUSED:
         return
-    held: dict[int, str] = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(one):
-        place = path_text(path, case.root)
-        if isinstance(leaf, jax.Array) and id(leaf) in held:
+    shared = shared_array(one, case.root)
+    if shared is not None:
+        raise Broken(
+            shared[1],
+            f"it is the same array as {shared[0]}: jax refuses to donate one buffer "
+            f"twice.",
+        )
+    held = {id(leaf) for _, leaf in arrays_of(one, case.root)}
+    for place, leaf in arrays_of(other, case.root):
+        if id(leaf) in held:
             raise Broken(
                 place,
-                f"it is the same array as {held[id(leaf)]}: jax refuses to donate one "
-                f"buffer twice.",
-            )
-        held[id(leaf)] = place
-    for path, leaf in jax.tree_util.tree_leaves_with_path(other):
-        if isinstance(leaf, jax.Array) and id(leaf) in held:
-            raise Broken(
-                path_text(path, case.root),
                 "two instances hold the same array: donating one deletes it in the "
                 "other. Copy it when an instance is made.",
             )
     run = case.once("donate", lambda: jax.jit(_again, donate_argnums=0))
     expected = fresh(one)
-    with warnings.catch_warnings():  # what cannot be reused is no mistake
-        warnings.filterwarnings("ignore", UNUSED_DONATION)
+    with quietly():
         out = run(one)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(other):
-        if isinstance(leaf, jax.Array) and leaf.is_deleted():
-            raise Broken(
-                path_text(path, case.root),
-                "donating one instance deleted it in another one.",
-            )
+    for place, leaf in arrays_of(other, case.root):
+        if leaf.is_deleted():
+            raise Broken(place, "donating one instance deleted it in another one.")
     same_as(expected, out, "before and after a donated call")
 
 
@@ -190,9 +183,8 @@ def constructs_in_jit(case: StateCase) -> None:
 
     try:
         out: Any = jax.eval_shape(make, arrays)
-        kept = find_tracers(case.cls)
-        if kept:
-            raise Broken(f"{case.root}{kept[0]}", "a tracer was left there.")
+        for place in tracers_of(of_class(case.cls)):
+            raise Broken(place, "a tracer was left there.")
         case.once("leaks", checked)  # it takes long
     except Broken:
         raise

@@ -4,17 +4,25 @@ import copy
 import importlib.util
 import pickle
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import jax
 import numpy as np
+from hypothesis.errors import HypothesisException
 
-from purestate._schema.layout import is_state_class, layout_of
+from purestate._schema.fields import is_static
+from purestate._schema.layout import layout_of
 from purestate._schema.leaves import is_key
+from purestate._schema.marks import is_state_class
 from purestate.errors._text import error_text
 from purestate.testing._cases.state import REFUSED, StateCase
+from purestate.testing._cases.ways import follow, is_compared, text, ways
 from purestate.testing._laws.law import Broken, law, same_as
-from purestate.testing._strategies.construct import specs_of
+from purestate.testing._strategies.annotations import draw_value
+from purestate.testing._strategies.construct import ABSENT, specs_of, stored
+from purestate.testing._trees.leaves import is_numeric, wrap_key_data
 
 
 # deepcopy compiles a copy for each shape.
@@ -30,8 +38,7 @@ def copies(case: StateCase) -> None:
         try:
             duplicate = make(case.state)
         except Exception as error:
-            text = error_text(error)
-            raise Broken("", f"copy.{name} raised {text}") from error
+            raise Broken("", f"copy.{name} raised {error_text(error)}") from error
         same_as(case.state, duplicate, f"the source and copy.{name}", exact=True)
         _same_structure(case, duplicate, f"copy.{name}")
 
@@ -45,8 +52,7 @@ def pickles(case: StateCase) -> None:
     try:
         duplicate = pickle.loads(dumps(case.state))
     except Exception as error:
-        text = error_text(error)
-        raise Broken("", f"pickling raised {text}") from error
+        raise Broken("", f"pickling raised {error_text(error)}") from error
     same_as(case.state, duplicate, "the source and its pickle", exact=True)
     _same_structure(case, duplicate, "pickle")
 
@@ -77,26 +83,117 @@ def _same_structure(case: StateCase, duplicate: Any, how: str) -> None:
 
 @law("state", promise="== is one bool that follows from fields and values")
 def equality(case: StateCase) -> None:
-    """Compare with a copy, and with an instance that differs."""
+    """Compare with itself, with copies, and with instances that differ."""
     if not case.is_state:
         return
     state = case.state
-    twin = case.made.again()
-    leaves = jax.tree.leaves(state)
-    if not any(map(_has_nan, leaves)):
-        for other in (twin, copy.copy(state)):
-            if (state == other) is not True:
-                raise Broken("", f"{state!r} == its own copy is not True.")
+    # NaN is not equal to itself, and neither is what holds one.
+    is_equal = None if any(map(_has_nan, jax.tree.leaves(state))) else True
+    twins = ((state, "itself"), (case.made.again(), "its own copy"))
+    for other, name in (*twins, (copy.copy(state), "its own copy")):
+        _compare(state, other, is_equal, "", name)
+    if _takes_anything(state):
+        raise Broken("", "== says True of an object of another class.")
+    for place, other in _different(case):
+        _compare(state, other, False, place, "another one")
+
+
+def _compare(
+    state: Any, other: Any, expected: bool | None, place: str, name: str
+) -> None:
+    """Compare both ways round."""
+    there, back = state == other, other == state
+    for answer in (there, back):
+        if type(answer) is not bool:
+            kind = type(answer).__name__
+            raise Broken(
+                place, f"== {name} gives an object of type {kind}, and not one bool."
+            )
+    if expected is True and not (there and back):
+        raise Broken(place, f"{state!r} == {name} is not True.")
+    if expected is False and (there or back):
+        raise Broken(
+            place,
+            "== does not see that it differs. A field that does not count says so: "
+            "ps.field(compare=False).",
+        )
+    if there is not back:
+        raise Broken(place, f"a == b is {there}, and b == a is {back}.")
+    if (state != other) is not (not there):
+        raise Broken(place, f"== {name} is {there}, and != is not the opposite.")
+
+
+def _takes_anything(state: Any) -> bool:
+    try:
+        return bool(state == object())
+    except Exception:  # noqa: BLE001  # it need not know other classes
+        return False
+
+
+def _different(case: StateCase) -> Iterator[tuple[str, Any]]:
+    """Yield instances that differ in one place, which they name."""
+    specs = specs_of(case.cls)
     name = case.field
-    if name is None:
+    if name is not None and specs[name].compare:
+        after = case.replace(case.state, **{name: case.value(name)})
+        first: Any = jax.tree.structure(case.state)
+        if after is not REFUSED and first != jax.tree.structure(after):
+            yield f"{case.root}.{name}", after
+    for name in case.settable():
+        if specs[name].compare and is_static(specs[name]):
+            yield from _with_another_static(case, name)
+    yield from _with_another_number(case)
+
+
+def _with_another_static(case: StateCase, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield an instance with another static value than the default, if one may be."""
+    asked = {p.name: p for p in stored(case.cls)}[name]
+    place = f"{case.root}.{name}"
+    try:
+        value = draw_value(case.scope, replace(asked, default=ABSENT), place)
+        after = case.replace(case.state, **{name: value})
+    except HypothesisException:
+        raise
+    except Exception:  # noqa: BLE001  # the class need not know what to do with it
         return
-    after = case.replace(state, **{name: case.value(name)})
-    if after is REFUSED or not specs_of(case.cls)[name].compare:
-        return
-    first: Any = jax.tree.structure(state)
-    second: Any = jax.tree.structure(after)
-    if first != second and (state == after) is not False:
-        raise Broken(f"{case.root}.{name}", "== does not see that it differs.")
+    first: Any = jax.tree.structure(case.state)
+    if after is not REFUSED and first != jax.tree.structure(after):
+        yield place, after
+
+
+def _with_another_number(case: StateCase) -> Iterator[tuple[str, Any]]:
+    """Yield an instance with one number changed, in one of its leaves."""
+    leaves = jax.tree.leaves(case.state)
+    places = [
+        way
+        for way in ways(case.state)
+        if is_compared(case.state, way)
+        and any(follow(case.state, way) is leaf for leaf in leaves)
+        and _has_numbers(follow(case.state, way))
+    ]
+    if places:
+        way = case.scope.choose(places)
+        old = follow(case.state, way)
+        new = _another(old, case.scope.choose((0, -1)))
+        other = jax.tree.map(lambda leaf: new if leaf is old else leaf, case.state)
+        yield text(case.root, way), other
+
+
+def _has_numbers(leaf: Any) -> bool:
+    return is_numeric(leaf) and (is_key(leaf) or np.size(leaf) > 0)
+
+
+def _another(leaf: Any, index: int) -> Any:
+    """Return a leaf with another number, which no rounding makes the old one."""
+    if is_key(leaf):
+        words = np.array(jax.random.key_data(leaf))
+        words.flat[index] ^= 1
+        return wrap_key_data(words, impl=jax.random.key_impl(leaf))
+    array = np.array(leaf)
+    array.flat[index] = bool(abs(array.flat[index].item()) < 0.5)
+    if isinstance(leaf, jax.Array):
+        return jax.device_put(array)
+    return array if isinstance(leaf, np.ndarray) else array.item()
 
 
 def _has_nan(leaf: Any) -> bool:
@@ -126,5 +223,4 @@ def shows(case: StateCase) -> None:
         try:
             repr(instance)
         except Exception as error:
-            text = error_text(error)
-            raise Broken("", f"repr raised {text}") from error
+            raise Broken("", f"repr raised {error_text(error)}") from error

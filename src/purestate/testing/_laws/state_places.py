@@ -6,8 +6,8 @@ import jax
 import numpy as np
 
 from purestate._schema.fields import is_static
-from purestate._schema.layout import DRAFT, is_state
 from purestate._schema.leaves import is_key
+from purestate._schema.marks import DRAFT, held_by, is_state
 from purestate.testing._cases.fresh import fresh
 from purestate.testing._cases.state import REFUSED, StateCase
 from purestate.testing._cases.ways import (
@@ -15,6 +15,7 @@ from purestate.testing._cases.ways import (
     apart,
     assign,
     follow,
+    is_derived,
     nested_replace,
     text,
     ways,
@@ -50,7 +51,7 @@ def at(case: StateCase) -> None:
     same = state.at(here).apply(lambda old: old)
     same_as(state, same, "before and after apply(old -> old)", root=place, exact=True)
     for other in ways(state):
-        if not apart(way, other) or _is_derived(case, other):
+        if not apart(way, other) or is_derived(case.state, other):
             continue
         was, now = follow(state, other), follow(after, other)
         # Static values are interned: an equal one may take their place.
@@ -103,7 +104,7 @@ def draft(case: StateCase) -> None:
         same_as(expected, found, "by replace and by draft", root=place, exact=True)
         for other in [(), *ways(found)]:
             node = follow(found, other)
-            if is_state(node) and DRAFT in node.__dict__:
+            if is_state(node) and DRAFT in held_by(node):
                 raise Broken(text(case.root, other), "it can still be assigned to.")
 
 
@@ -133,7 +134,7 @@ def _places(case: StateCase, assignable: bool = False) -> list[Way]:
     found = []
     for way in ways(case.state):
         holder = follow(case.state, way[:-1])
-        if _is_derived(case, way) or (assignable and isinstance(holder, tuple)):
+        if is_derived(case.state, way) or (assignable and isinstance(holder, tuple)):
             continue
         is_place = way[:1] == way or _is_open(case, way) or _is_like(case, way)
         if is_place:
@@ -144,16 +145,6 @@ def _places(case: StateCase, assignable: bool = False) -> list[Way]:
 def _place(case: StateCase, assignable: bool = False) -> Way | None:
     found = _places(case, assignable)
     return case.scope.choose(found) if found else None
-
-
-def _is_derived(case: StateCase, way: Way) -> bool:
-    node = case.state
-    for kind, key in way:
-        specs = getattr(type(node), "__dataclass_fields__", {})
-        if kind == "." and key in specs and not specs[key].init:
-            return True
-        node = follow(node, ((kind, key),))
-    return False
 
 
 def _is_open(case: StateCase, way: Way) -> bool:

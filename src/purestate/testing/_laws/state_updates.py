@@ -1,9 +1,17 @@
 """Laws of updates: what `replace` puts in comes out, and nothing else changes."""
 
+import copy
+import dataclasses
 from typing import Any
 
+import jax
+import numpy as np
+
+from purestate._schema.fields import is_static
+from purestate._schema.layout import layout_of
 from purestate.testing._cases.state import REFUSED, StateCase
 from purestate.testing._laws.law import Broken, law, same_as
+from purestate.testing._strategies.classes import Inner
 from purestate.testing._strategies.construct import parameters, specs_of
 from purestate.testing._trees.asserts import mismatch
 from purestate.testing._trees.leaves import flattened
@@ -107,3 +115,74 @@ def constructs(case: StateCase) -> None:
             after,
             f"{case.root}(...) and replace({name}=...), from the same values",
         )
+
+
+@law("state", promise="dataclasses.replace gives what replace gives, or refuses")
+def dataclass_replace(case: StateCase) -> None:
+    """Replace a field in the ways of the standard library."""
+    name = case.field
+    if not case.is_state or name is None:
+        return
+    value = case.value(name)
+    after = case.replace(case.state, **{name: value})
+    if after is REFUSED:
+        return
+    newer: Any = getattr(copy, "replace", None)  # from Python 3.13 on
+    ways: list[Any] = [dataclasses.replace, *([newer] if newer else [])]
+    for way in ways:
+        try:
+            found = way(case.state, **{name: value})
+        except (TypeError, ValueError):
+            continue
+        text = f"replace({name}=...) of the State and of {way.__module__}"
+        same_as(after, found, text, exact=True)
+
+
+@law("state", promise="a tree of flags keeps the flags that it is given")
+def flags(case: StateCase) -> None:
+    """Put flags in place of all leaves, and replace one of them."""
+    name = case.field
+    if not case.is_state or name is None or is_static(specs_of(case.cls)[name]):
+        return
+    layout = layout_of(case.cls)
+    if not layout.arrays or layout.derived:  # what is derived need not take flags
+        return
+    for old, new in ((None, 0), (False, True), (0, None)):
+        tree = jax.tree.map(lambda _, old=old: old, case.state)
+        after = case.replace(tree, **{name: new})
+        if after is REFUSED:
+            continue
+        for other in case.names():
+            given = new if other == name else getattr(tree, other)
+            found = getattr(after, other)
+            if found is not given:
+                raise Broken(
+                    f"{case.root}.{other}",
+                    f"in a tree of {old!r}, replace({name}={new!r}) made {found!r} of "
+                    f"{given!r}.",
+                )
+
+
+@law("state", promise="a static field refuses methods of what holds arrays")
+def static_methods(case: StateCase) -> None:
+    """Replace static fields by methods of an array and of a State."""
+    if not case.is_state:
+        return
+    array: Any = jax.device_put(np.ones(2, np.float32))
+    specs = specs_of(case.cls)
+    for name in case.settable():
+        if not is_static(specs[name]) or _converts(case, name):
+            continue
+        for owner, method in (
+            ("a State", Inner(inner=array).replace),
+            ("an array", array.sum),
+        ):
+            try:
+                case.state.replace(**{name: method})
+            except Exception:  # noqa: BLE001  # whoever refuses it first
+                continue
+            raise Broken(
+                f"{case.root}.{name}",
+                f"it took a method of {owner}: jit would compile the arrays of that "
+                f"into the program.",
+            )

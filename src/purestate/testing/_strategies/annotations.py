@@ -19,9 +19,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purestate._instance.numbers import NUMBERS
+from purestate._instance.numbers import is_number
 from purestate._schema.annotations import array_dtypes, evaluated
-from purestate._schema.layout import is_state_class
+from purestate._schema.marks import is_state_class
 from purestate.errors import StrategyError
 from purestate.testing._strategies.arrays import draw_array, draw_numpy, keys
 from purestate.testing._strategies.construct import ABSENT, Parameter, construct
@@ -48,6 +48,18 @@ _ODD_STATIC: dict[Any, tuple[Any, ...]] = {
 }
 
 
+def unchanged(value: Any) -> Any:
+    """Return the value: a function for static fields."""
+    return value
+
+
+# A plain function, a method of a class and one of a str are static values, too.
+_ANY_STATIC = (
+    *(1, "a", None, True, 1.0, ("a", 2)),
+    *(unchanged, dict.fromkeys, "a".upper),
+)
+
+
 def draw_value(scope: Scope, parameter: Parameter, place: str) -> Any:
     """Draw what a parameter may be.
 
@@ -57,7 +69,7 @@ def draw_value(scope: Scope, parameter: Parameter, place: str) -> Any:
     annotation, owner = parameter.annotation, parameter.owner
     if annotation is ABSENT:
         if parameter.default is ABSENT:
-            raise StrategyError.unannotated(place)
+            raise StrategyError.unannotated(place, scope.given, scope.part)
         return parameter.default
     if isinstance(annotation, typing.ForwardRef):
         annotation = annotation.__forward_arg__
@@ -80,7 +92,7 @@ def draw_value(scope: Scope, parameter: Parameter, place: str) -> Any:
             return found
     if parameter.default is not ABSENT:
         return parameter.default
-    raise StrategyError.unknown(place, _text(annotation))
+    raise StrategyError.unknown(place, _text(annotation), scope.given, scope.part)
 
 
 class _No:
@@ -111,7 +123,7 @@ def _array(scope: Scope, parameter: Parameter, place: str) -> Any:
     if "prng_key" in dtypes and len(dtypes) == 1:
         return scope.draw(keys(scope.shape(dims or "", place)))
     default = parameter.default
-    is_numeric = type(default) in NUMBERS or hasattr(default, "dtype")
+    is_numeric = is_number(default) or hasattr(default, "dtype")
     name = place.rpartition(".")[2]
     if dims is None and not is_numeric and _KEY_NAMES.fullmatch(name):
         return scope.draw(keys())
@@ -204,7 +216,7 @@ def _scalar(scope: Scope, parameter: Parameter, place: str) -> Any:
 
 def _anything(scope: Scope, parameter: Parameter, place: str) -> Any:
     if parameter.static:
-        return scope.choose((1, "a", None, True, 1.0, ("a", 2)))
+        return scope.choose(_ANY_STATIC)
     array = dataclasses.replace(parameter, annotation=jax.Array)
     kinds = (jax.Array,) if scope.is_tame else (jax.Array, None, list, dict)
     kind = scope.choose(kinds)

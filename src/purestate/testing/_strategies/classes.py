@@ -91,14 +91,19 @@ _KINDS: dict[str, tuple[Any, Any]] = {
     "settings": (tuple[int, ...], static),
 }
 
+_TRAITS = (
+    *("derived", "started", "inherits", "generic", "strict", "checked"),
+    *("wrapped",),
+)
+
 
 def state_classes() -> st.SearchStrategy[type[State]]:
     """Return a strategy for State classes.
 
     Their fields hold arrays, keys, numbers, containers, optional values, other States,
-    NamedTuples and dataclasses, or are static; some are derived; some classes inherit,
-    are generic, strict, keyword-only, or have a `__check__`. `states(cls)` draws their
-    instances.
+    NamedTuples and dataclasses, or are static; some are derived, or only started by
+    `__post_init__`; some classes inherit, are generic, strict, keyword-only, have a
+    `__check__` or a decorated `__init__`. `states(cls)` draws their instances.
 
     >>> import hypothesis, purestate as ps, purestate.testing as pst
     >>> @hypothesis.given(pst.state_classes())
@@ -118,11 +123,7 @@ def draw_class(scope: Scope) -> type[State]:
     """Draw a State class."""
     count = scope.choose((1, 2, 3, 4, 5))
     kinds = tuple(scope.choose(tuple(_KINDS)) for _ in range(count))
-    traits = tuple(
-        trait
-        for trait in ("derived", "inherits", "generic", "strict", "checked")
-        if scope.choose((False, False, True))
-    )
+    traits = tuple(trait for trait in _TRAITS if scope.choose((False, False, True)))
     return _make(kinds, traits)
 
 
@@ -142,19 +143,38 @@ def _make(kinds: tuple[str, ...], traits: tuple[str, ...]) -> type[State]:
     if "derived" in traits:
         body["__annotations__"]["derived"] = object
         body["derived"] = field(init=False)
-        source = names[0]
+    if "started" in traits:
+        body["__annotations__"]["started"] = jax.Array
+        body["started"] = field(init=False, derived=False)
+    source = names[0]
 
-        def __post_init__(self: Any) -> None:
+    def __post_init__(self: Any) -> None:
+        if "derived" in traits:
             # Not the arrays themselves: two fields must not share a buffer.
             parts = jax.tree.leaves(getattr(self, source))
             self.derived = [float(len(parts)), len(names)]
+        if "started" in traits:
+            self.started = jax.device_put(np.zeros(2, np.float32))
 
+    if not {"derived", "started"}.isdisjoint(traits):
         body["__post_init__"] = __post_init__
     if "checked" in traits:
         body["__check__"] = lambda self: len(vars(self)) > 0
     keywords = {"strict": True} if "strict" in traits else {}
-    made = types.new_class("Drawn", bases, keywords, lambda ns: ns.update(body))
+    made: Any = types.new_class("Drawn", bases, keywords, lambda ns: ns.update(body))
+    if "wrapped" in traits:
+        made.__init__ = _wrapped(made.__init__)
     return typing.cast("type[State]", made)
+
+
+def _wrapped(init: Any) -> Any:
+    """Return a constructor as a decorator for logging or type checks makes it."""
+
+    @functools.wraps(init)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+
+    return __init__
 
 
 def _body(kinds: tuple[str, ...], names: list[str]) -> dict[str, Any]:

@@ -13,11 +13,13 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis.errors import FailedHealthCheck, UnsatisfiedAssumption
 
-from purestate._compat import own_annotations
+from purestate._compat import is_written_by_dataclasses, own_annotations
 from purestate._instance.seal import default_of
 from purestate._schema.fields import is_static
-from purestate._schema.layout import is_state_class, layout_of
+from purestate._schema.layout import layout_of
+from purestate._schema.marks import is_state_class
 from purestate.errors import CheckError, FieldError, StrategyError
+from purestate.errors._testing import no_parameter
 from purestate.errors._text import error_text
 from purestate.testing._strategies.scope import Scope
 from purestate.testing._trees.source_text import paste_call
@@ -81,30 +83,39 @@ def construct(
         StrategyError: the constructor raises, or its `__check__` refuses nearly all.
     """
     plain = typing.get_origin(cls) or cls
+    is_part = bool(place)
     place = place or plain.__name__
     known = parameters(plain)
     for name in fields:
         if name not in known:
-            raise FieldError.unknown(plain, name, known)
+            home = own_init(plain)
+            if home is None:
+                raise FieldError.unknown(plain, name, known)
+            raise no_parameter(plain, home, name, known)
+
+    def drawn(name: str, parameter: Parameter) -> Any:
+        if name in fields:
+            return given_value(scope, fields[name])
+        given = scope.given if is_part else f"fields={{{name!r}: ...}}"
+        with scope.within(given, plain.__name__ if is_part else None):
+            return value(scope, parameter, f"{place}.{name}")
+
     outer = scope.typevars
     scope.typevars = {**outer, **_typevars(cls)}
     scope.depth += 1
     refusal: BaseException = UnsatisfiedAssumption()
     try:
         for _ in range(_TRIES):
-            given = {
-                name: given_value(scope, fields[name])
-                if name in fields
-                else value(scope, parameter, f"{place}.{name}")
-                for name, parameter in known.items()
-            }
+            given = {name: drawn(name, parameter) for name, parameter in known.items()}
             try:
                 made = Made(plain, given, plain(**given))
             except Exception as error:
                 if not is_refusal(plain, error):
                     text = error_text(error)
                     call = paste_call(plain.__name__, given)
-                    raise StrategyError.fails(plain.__name__, call, text) from error
+                    raise StrategyError.fails(
+                        plain.__name__, call, text, scope.given, is_part
+                    ) from error
                 refusal = error
             else:
                 scope.refusals.setdefault(plain, [0, 0])[0] += 1
@@ -112,7 +123,7 @@ def construct(
     finally:
         scope.typevars = outer
         scope.depth -= 1
-    raise _given_up(scope, plain, refusal) from refusal
+    raise _given_up(scope, plain, refusal, is_part) from refusal
 
 
 def given_value(scope: Scope, given: Any) -> Any:
@@ -122,10 +133,8 @@ def given_value(scope: Scope, given: Any) -> Any:
 
 def parameters(cls: Any) -> dict[str, Parameter]:
     """Return what the constructor of a class takes, by name."""
-    layout = layout_of(cls) if is_state_class(cls) else None
     fields = {parameter.name: parameter for parameter in stored(cls)}
-    is_generated = layout is None or layout.init is None
-    if hasattr(cls, "__dataclass_fields__") and is_generated:
+    if hasattr(cls, "__dataclass_fields__") and own_init(cls) is None:
         return {
             name: fields[name]
             for name, spec in specs_of(cls).items()
@@ -146,12 +155,30 @@ def parameters(cls: Any) -> dict[str, Parameter]:
     }
 
 
+def own_init(cls: Any) -> type | None:
+    """Return the class whose hand-written `__init__` makes instances, or None."""
+    if is_state_class(cls):
+        return layout_of(cls).init
+    init = cls.__init__
+    if hasattr(cls, "_fields") or is_written_by_dataclasses(init):
+        return None
+    kinds = [p.kind for p in inspect.signature(init).parameters.values()]
+    if hasattr(cls, "__dataclass_fields__") and inspect.Parameter.VAR_KEYWORD in kinds:
+        return None  # a library's own, around the generated one
+    return next((base for base in cls.__mro__ if "__init__" in vars(base)), None)
+
+
 def specs_of(cls: Any) -> Mapping[str, Any]:
     """Return the `dataclasses.Field` objects of a class by name; none for others."""
     if is_state_class(cls):
         return layout_of(cls).specs
     found: Mapping[str, Any] = getattr(cls, "__dataclass_fields__", {})
     return found
+
+
+def is_started(spec: Any) -> bool:
+    """Return whether a field is one that `__post_init__` only starts."""
+    return spec.metadata.get("derived") is False
 
 
 def stored(cls: Any) -> Iterator[Parameter]:
@@ -211,13 +238,14 @@ class NearlyAllRefused(StrategyError, FailedHealthCheck):
     """Ends a test at once: hypothesis would look for a simpler example first."""
 
 
-def _given_up(scope: Scope, cls: Any, error: BaseException) -> Exception:
+def _given_up(scope: Scope, cls: Any, error: BaseException, is_part: bool) -> Exception:
     """Return what rejects an example, or ends a test whose class refuses nearly all."""
     counts = scope.refusals.setdefault(cls, [0, 0])
     counts[0] += _TRIES
     counts[1] += _TRIES
     tried, refused = counts
     if refused >= _MANY and refused > 0.95 * tried:
-        last = error_text(error)
-        return NearlyAllRefused.refused(cls.__name__, refused, tried, last)
+        return NearlyAllRefused.refused(
+            cls.__name__, (tried, refused), error_text(error), scope.given, is_part
+        )
     return UnsatisfiedAssumption()

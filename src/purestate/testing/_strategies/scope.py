@@ -6,15 +6,16 @@ hypothesis, so that they shrink one by one, or they follow from a small number, 
 variant, so that a hundred examples share a handful of programs.
 """
 
+import contextlib
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import hypothesis.strategies as st
 import jax.numpy as jnp
 
-from purestate._schema.annotations import axis_size
+from purestate._schema.dimensions import Dimension, dimensions
 from purestate.errors import StrategyError
 from purestate.testing._strategies.arrays import DTYPES, enabled
 
@@ -31,6 +32,9 @@ class Scope:
         specials: whether NaN, infinities and extremes are wanted.
         sizes: the axes by name, as far as they are known.
         typevars: what type variables stand for.
+        given: what gives a value for all that is being drawn, as text, such as
+            `fields={'x': ...}`; None where nothing does.
+        part: the class of which a part is being drawn, if it is a part itself.
         refusals: per class, how many instances were made and how many of them its
             `__check__` refused; shared by all examples of a test.
     """
@@ -51,6 +55,8 @@ class Scope:
         self.typevars: dict[Any, Any] = {}
         self.refusals = {} if refusals is None else refusals
         self.depth = 0
+        self.given: str | None = None
+        self.part: str | None = None
         self._given = dict(dims) if isinstance(dims, Mapping) else {}
         self._pool: Sequence[int] = DIMS
         if dims is not None and not isinstance(dims, Mapping):
@@ -66,6 +72,16 @@ class Scope:
         if self._variant is None:
             return self.draw(st.sampled_from(list(options)))  # type: ignore[no-any-return]
         return options[0] if self._variant == 0 else self._random.choice(options)
+
+    @contextlib.contextmanager
+    def within(self, given: str | None, part: str | None = None) -> Iterator[None]:
+        """Say what is being drawn, for messages."""
+        before = self.given, self.part
+        self.given, self.part = given, part
+        try:
+            yield
+        finally:
+            self.given, self.part = before
 
     @property
     def too_deep(self) -> bool:
@@ -107,18 +123,17 @@ class Scope:
             StrategyError: axes that are computed from what is not known here.
         """
         found: list[int] = []
-        for word in dims.split():
-            label = word.lstrip("*#?").rpartition("=")[2]
-            if word == "...":
+        for dim in dimensions(dims):
+            if dim.label == "...":
                 found += self.shared_shape()
-            elif word.startswith("*"):
-                found += self._many(label, ((), (2,), (2, 3)))
-            elif label.startswith("_"):
+            elif dim.is_many:
+                found += self._many(dim.label, ((), (2,), (2, 3)))
+            elif dim.is_anonymous:
                 found.append(self.choose(self._pool))
-            elif "#" in word and label.isidentifier():
-                found.append(self.choose((self.size(label), 1)))
+            elif dim.may_be_one and dim.label.isidentifier():
+                found.append(self.choose((self.size(dim.label), 1)))
             else:
-                found.append(self._computed(label, place))
+                found.append(self._computed(dim, place))
         return tuple(found)
 
     def _many(self, name: str, options: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
@@ -132,14 +147,14 @@ class Scope:
         found: tuple[int, ...] = self.sizes[name]
         return found
 
-    def _computed(self, label: str, place: str) -> int:
-        for name in re.findall(r"[A-Za-z_]\w*", label):
+    def _computed(self, dim: Dimension, place: str) -> int:
+        for name in re.findall(r"[A-Za-z_]\w*", dim.label):
             self.size(name)
         try:
-            return int(axis_size(label, self.sizes))
+            return int(dim.size(self.sizes))
         except (KeyError, SyntaxError):
             raise StrategyError(
-                f"cannot tell the size of the axis {label!r} of {place}. Give a "
+                f"cannot tell the size of the axis {dim.label!r} of {place}. Give a "
                 f"strategy for it, or a size by name: dims={{'n': 3}}."
             ) from None
 

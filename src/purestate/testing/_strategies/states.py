@@ -1,6 +1,7 @@
 """Strategies for instances of a class and for trees, as hypothesis takes them."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import hypothesis.strategies as st
 
 from purestate.testing._strategies.annotations import draw_value
 from purestate.testing._strategies.arrays import arrays, keys
+from purestate.testing._strategies.axes import check_dims
 from purestate.testing._strategies.construct import Made, construct
 from purestate.testing._strategies.scope import Scope
 
@@ -32,7 +34,8 @@ def states(
 
     Args:
         cls: the class; `Box[int]` for a generic one.
-        fields: strategies or values for some of the constructor's arguments.
+        fields: strategies or values for some of the constructor's parameters; for a
+            class with its own `__init__` those of that.
         dims: sizes of axes, `{"n": 3, "m": (1, 2)}`, or a pool for all of them,
             `(1, 8)`.
         dtypes: the dtypes to draw from where the annotation admits them.
@@ -41,8 +44,9 @@ def states(
 
     Raises:
         StrategyError: when drawn, if an annotation says too little, if the constructor
-            raises, or if `__check__` refuses nearly all.
-        FieldError: when drawn, if `fields` has a name that the class has not.
+            raises, if `__check__` refuses nearly all, or if `dims` names an axis that
+            no annotation has.
+        FieldError: when drawn, if `fields` has a name that the constructor has not.
 
     >>> import hypothesis, jax, purestate as ps, purestate.testing as pst
     >>> class Counter(ps.State):
@@ -53,9 +57,14 @@ def states(
     >>> test()
     """
     drawing = Drawing(cls, fields, dims, dtypes, specials)
+    # When drawn: by then the names in annotations are there.
+    check = functools.cache(
+        lambda: check_dims(getattr(cls, "__name__", str(cls)), dims, [(cls, None)])
+    )
 
     @st.composite
     def drawn(draw: Any) -> Any:
+        check()
         return drawing.draw(drawing.scope(draw)).state
 
     return drawn()

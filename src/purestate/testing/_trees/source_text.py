@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,8 +10,9 @@ import jax
 import numpy as np
 
 from purestate._schema.fields import is_initvar, is_stored
-from purestate._schema.layout import is_state, layout_of
+from purestate._schema.layout import layout_of
 from purestate._schema.leaves import is_key
+from purestate._schema.marks import is_state
 from purestate.errors._text import short
 
 _WIDTH = 72
@@ -38,6 +40,9 @@ def paste(value: Any) -> str:
         return _container(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return paste_call(type(value).__name__, _arguments(value))
+    is_method = isinstance(value, types.BuiltinMethodType)
+    if is_method and isinstance(value.__self__, str | bytes):
+        return f"{paste(value.__self__)}.{value.__name__}"
     if callable(value):
         return str(getattr(value, "__qualname__", short(value)))
     return short(value, 200)
