@@ -5,6 +5,8 @@
    keeps the exception in `_failed` under a number and raises `HostCallFailed`, whose
    text holds the number: text is all that comes through XLA. What comes out is a
    `JaxRuntimeError`, or a `ValueError` (jax#34083), without a `__cause__` (jax#26102).
+   In a program of several devices the call is `numbered` instead: it returns the number
+   beside its results, and each device raises once all of them have it.
 3. It comes out wherever somebody waits for a result of the program: in the call itself,
    in `block_until_ready`, in a later line that prints an array, or never, if nobody
    holds a result any more.
@@ -24,8 +26,10 @@ import contextlib
 import itertools
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+import numpy as np
 
 from purestate._compat import untyped_jax
 from purestate.errors._text import error_text
@@ -42,23 +46,65 @@ class HostCallFailed(RuntimeError):
     """What a failing host function raises into XLA; `original_error` has the cause."""
 
 
-def guarded(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `call`, with its exceptions kept for `original_error`."""
+def guarded(call: Callable[..., Any], note: str = "") -> Callable[..., Any]:
+    """Return `call`, with its exceptions kept for `original_error`.
+
+    Args:
+        call: the call.
+        note: what else to say where jax's account of an exception is all there is.
+    """
 
     def guard(*args: Any) -> Any:
         try:
             return call(*args)
         # KeyboardInterrupt and SystemExit too: XLA would make text of them as well.
         except BaseException as error:
-            number = next(_numbers)
-            with _lock:
-                _failed[number] = error
-                while len(_failed) > _KEPT:
-                    _failed.popitem(last=False)
-            text = f"[purestate host error #{number}] {error_text(error)}"
-            raise HostCallFailed(text) from error
+            raise _marked(_keep(error), error, note) from error
 
     return guard
+
+
+def numbered(call: Callable[..., Any], results: Sequence[Any]) -> Callable[..., Any]:
+    """Return `call` with one more result, the number of its exception, or 0.
+
+    It never raises; after an exception the results themselves are zeros.
+
+    Args:
+        call: takes and returns numpy arrays.
+        results: shapes and dtypes of what it returns.
+    """
+
+    def number(*args: Any) -> list[Any]:
+        try:
+            return [*call(*args), np.int32(0)]
+        except BaseException as error:  # noqa: BLE001  # `raise_numbered` raises it
+            zeros = [np.zeros(result.shape, result.dtype) for result in results]
+            return [*zeros, np.int32(_keep(error))]
+
+    return number
+
+
+def raise_numbered(number: Any) -> Any:
+    """Return the number if it is 0; raise what a `numbered` call kept under it."""
+    if number != 0:
+        with _lock:
+            error = _failed.get(int(number))
+        raise _marked(int(number), error) from error
+    return number
+
+
+def _keep(error: BaseException) -> int:
+    number = next(_numbers)
+    with _lock:
+        _failed[number] = error
+        while len(_failed) > _KEPT:
+            _failed.popitem(last=False)
+    return number
+
+
+def _marked(number: int, error: BaseException | None, note: str = "") -> HostCallFailed:
+    why = "an exception of a host function" if error is None else error_text(error)
+    return HostCallFailed(f"[purestate host error #{number}] {why}{note}")
 
 
 def original_error(error: BaseException) -> BaseException | None:
@@ -94,12 +140,33 @@ def raise_original(error: BaseException) -> None:
     found = original_error(error)
     if found is None or found is error:
         return
+    _forget_failed_program()
     context = found.__context__
     try:
         raise found
     finally:
         # What XLA made of it says less than it does, and would be printed above it.
         found.__context__ = context
+
+
+def _forget_failed_program() -> None:
+    """Have later programs of this thread start afresh.
+
+    jax keeps a token for each device, of the last program with callbacks there, and one
+    for ordered effects; where somebody waits for effects, those of a failed program
+    raise its error again. From jax 0.12 on, waiting once empties the list. In 0.10 only
+    a newer program takes an older one's place (jax#37587), which is why one runs here.
+    """
+    try:
+        untyped_jax.effects_barrier()
+    except Exception:  # noqa: BLE001  # the failure that is being dealt with
+        from jax.experimental import io_callback
+
+        newer = untyped_jax.jit(lambda x: (io_callback(lambda: None, None), x + 1)[1])
+        # Where a mesh is set, jax refuses single devices.
+        with contextlib.suppress(ValueError):
+            for device in untyped_jax.local_devices():
+                newer(untyped_jax.device_put(np.int32(0), device))
 
 
 @contextlib.contextmanager
