@@ -9,7 +9,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -48,7 +48,7 @@ _REPEATED = (
     "again in all later ordered effects of the same thread (jax#37587). Call them in "
     "another thread, or declare effects=True in place of ordered=True."
 )
-_Call = Callable[..., Sequence[np.ndarray[Any, Any]]]
+_Call = Callable[..., list[np.ndarray[Any, Any]]]
 
 
 def chosen(size: int, devices: int, platform: str, effect: str) -> str:
