@@ -14,7 +14,7 @@
    therefore waits for its result, and hands what is raised to `raise_original`.
    `surface_errors` does the same for a block of code: at its end it waits for all live
    arrays, and then raises what the block left in `_failed`, of a program whose results
-   nobody held any more.
+   nobody held any more. What came out before that was handled in the block.
 5. `original_error` looks for the number in the text of an error, of its causes and its
    contexts, takes the exception out of `_failed`, and notes it on the error for whoever
    asks again. `raise_original` raises it: the same object, its traceback into the host
@@ -23,6 +23,7 @@
 
 import collections
 import contextlib
+import dataclasses
 import itertools
 import re
 import threading
@@ -31,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from purestate._compat import untyped_jax
+from purestate._compat import note_runtime_errors, untyped_jax
 from purestate.errors._text import error_text
 
 _MARK = re.compile(r"purestate host error #(\d+)")
@@ -39,6 +40,8 @@ _MARK = re.compile(r"purestate host error #(\d+)")
 _KEPT = 256
 _failed: collections.OrderedDict[int, BaseException] = collections.OrderedDict()
 _numbers = itertools.count(1)
+# The numbers of errors that came out of a wait somewhere.
+_came_out: collections.deque[int] = collections.deque(maxlen=4 * _KEPT)
 _lock = threading.Lock()
 
 
@@ -178,7 +181,8 @@ def surface_errors(wait: bool = True) -> Iterator[None]:
             that an error cannot leave a later line.
 
     Raises:
-        Whatever a host function raised inside the block.
+        Whatever a host function raised inside the block, if the block did not handle
+        it, and, of another thread, if that did not.
 
     >>> import jax, jax.numpy as jnp, purestate as ps
     >>> @ps.host_function(out=jax.ShapeDtypeStruct((), jnp.float32))
@@ -190,25 +194,51 @@ def surface_errors(wait: bool = True) -> Iterator[None]:
     ...
     ValueError: diverged
     """
-    with _lock:
-        before = set(_failed)
+    note_runtime_errors(_note)
+    start = next(_numbers)
     try:
         yield
-        if wait:
-            _wait_for_everything()
     except Exception as error:
         raise_original(error)
         raise
+    if not wait:
+        return
+    # What came out inside the block, and did not leave it, was handled there.
+    known = _Handled(start, frozenset(_came_out))
+    for array in untyped_jax.live_arrays():
+        if not array.is_deleted():
+            known.run(array.block_until_ready)
+    known.run(untyped_jax.effects_barrier)
     with _lock:
         # Nobody holds the result of the failed program any more, so nothing raised.
-        lost = [number for number in _failed if number not in before]
-        error_kept = _failed.pop(lost[0]) if wait and lost else None
+        lost = [n for n in _failed if n > start and n not in _came_out]
+        error_kept = _failed.pop(lost[0]) if lost else None
     if error_kept is not None:
         raise error_kept
 
 
-def _wait_for_everything() -> None:
-    for array in untyped_jax.live_arrays():
-        if not array.is_deleted():
-            array.block_until_ready()
-    untyped_jax.effects_barrier()
+@dataclasses.dataclass(frozen=True)
+class _Handled:
+    """Errors that are not news: of before a block, or handled inside it."""
+
+    start: int
+    numbers: frozenset[int]
+
+    def run(self, wait: Callable[[], Any]) -> None:
+        """Wait for a program; raise its exception, if it is news."""
+        try:
+            wait()
+        except Exception as error:
+            for each in getattr(error, "exceptions", (error,)):
+                mark = _MARK.search(str(each))
+                number = int(mark[1]) if mark else None
+                if number is None or not self._knows(number):
+                    raise_original(each)
+                    raise
+
+    def _knows(self, number: int) -> bool:
+        return number < self.start or number in self.numbers
+
+
+def _note(text: str) -> None:
+    _came_out.extend(int(number) for number in _MARK.findall(text))
