@@ -182,6 +182,23 @@ def splits_in_loops() -> dict[Any, Callable[..., Any]]:
     return getattr(partial_eval, "custom_partial_eval_rules", {})
 
 
+@functools.cache
+def note_runtime_errors(note: Callable[[str], None]) -> None:
+    """Call `note` with the text of each error of jax's runtime that reaches Python.
+
+    For the rest of the process. jax tells nobody whether an error of a program came out
+    anywhere, and makes the exception where it does.
+    """
+    error: Any = jax.errors.JaxRuntimeError
+    usual = error.__init__
+
+    def noting(self: Any, *args: Any) -> None:
+        usual(self, *args)
+        note(str(self))
+
+    error.__init__ = noting
+
+
 def is_differentiating() -> bool:
     """Return whether jax computes tangents beside what runs now, as in such a body."""
     with _home.take_current_trace() as trace:

@@ -1,5 +1,6 @@
 """Exceptions of host functions, as they leave a compiled program."""
 
+import contextlib
 import logging
 import pickle
 import traceback
@@ -11,6 +12,7 @@ import pytest
 
 import purestate as ps
 from purestate import errors
+from tests.helpers import in_threads
 
 pytestmark = pytest.mark.usefixtures("lowering")
 
@@ -95,6 +97,61 @@ def test_a_result_that_nobody_keeps_still_surfaces():
 def test_surface_errors_leaves_other_errors_alone():
     with pytest.raises(ZeroDivisionError), ps.surface_errors():
         raise ZeroDivisionError
+    with ps.surface_errors():
+        assert 2.0 == jax.jit(simulator())(1.0)
+
+
+def handled(call, x):
+    """Call a function, and handle its exception."""
+    with contextlib.suppress(Diverged, jax.errors.JaxRuntimeError):
+        call(x).block_until_ready()
+        raise AssertionError(UNSEEN)
+
+
+UNSEEN = "no error came out"
+HOOK = """\
+jax no longer makes a `jax.errors.JaxRuntimeError` by its `__init__` where the error of a
+program comes out, or makes another exception. `surface_errors` then raises again what
+was handled: find where they are made, and change `note_runtime_errors` in _compat.py.
+"""
+
+
+@pytest.mark.parametrize("call", [ps.jit, jax.jit], ids=["ps", "jax"])
+def test_what_was_handled_in_the_block_stays_handled(call):
+    step = call(simulator())
+
+    try:
+        with ps.surface_errors():
+            handled(step, -1.0)
+    except Diverged:
+        pytest.fail(HOOK)
+
+    assert 2.0 == step(1.0)
+
+
+def test_an_error_after_one_that_was_handled_surfaces():
+    step = jax.jit(simulator())
+
+    def both():
+        handled(step, -1.0)
+        step(jnp.float32(-2.0))
+
+    with pytest.raises(Diverged), ps.surface_errors():
+        both()
+
+
+def test_an_error_that_another_thread_handled_is_its_own():
+    step = jax.jit(simulator())
+
+    with ps.surface_errors():
+        in_threads(lambda x: handled(step, x), [-1.0, -2.0])
+
+
+def test_an_error_of_before_the_block_is_not_raised_in_it():
+    failed = []
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
+        failed.append(jax.jit(simulator())(-1.0))
+
     with ps.surface_errors():
         assert 2.0 == jax.jit(simulator())(1.0)
 

@@ -1,7 +1,11 @@
 """`ps.host_function`: a numpy function that jax programs can call."""
 
+import contextlib
+import dataclasses
 import functools
 import inspect
+import operator
+import sys
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar, Unpack, overload
 
@@ -194,6 +198,23 @@ class HostFunction:
     def __repr__(self) -> str:
         return f"<host function {self._options.label}, {self.lowering}>"
 
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Return what a copy or a pickle is made from: how it was declared.
+
+        A decorated function is known by its name. Not in `__main__`, which is another
+        module in every process: there cloudpickle carries the function itself.
+        """
+        home, path = self.__dict__.get("__module__"), self.__dict__.get("__qualname__")
+        if home != "__main__" and home in sys.modules and isinstance(path, str):
+            with contextlib.suppress(AttributeError):
+                if operator.attrgetter(path)(sys.modules[home]) is self:
+                    return path
+        declared = {
+            field.name: getattr(self._options, field.name)
+            for field in dataclasses.fields(Options)
+        }
+        return _from_options, (type(self), declared)
+
     def _as_jax(self, op: Operation, value: np.ndarray[Any, Any]) -> Any:
         """Return a copy for jax, which later writes to the function's memory miss."""
         # A compiled identity takes a third of the time, from the second call on.
@@ -260,6 +281,10 @@ class HostFunction:
             f"{self._options.label} got a {kind} as {path_text(rest, root)}, which is "
             f"no array: name {root} in static_argnames if it is configuration."
         )
+
+
+def _from_options(cls: type[HostFunction], declared: dict[str, Any]) -> HostFunction:
+    return cls(Options(**declared))
 
 
 def _as_key(leaf: Leaf, value: Any) -> Any:

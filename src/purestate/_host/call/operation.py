@@ -4,6 +4,8 @@ import collections
 import dataclasses
 import functools
 import threading
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -36,6 +38,22 @@ class Operation:
         default_factory=collections.OrderedDict, repr=False
     )
     lock: Any = dataclasses.field(default_factory=threading.Lock, repr=False)
+    _parameter: list[Any] = dataclasses.field(default_factory=list, repr=False)
+
+    def as_parameter(self) -> Callable[[], "Operation"]:
+        """Return a function that returns the operation, for jax to keep.
+
+        jax keeps the parameters of primitives for ever, in the cache of their result
+        types, except functions: those it refers to weakly, and forgets what it knew
+        with them. So ten jitted functions that are gone leave nothing behind. It is
+        the same function as long as some program has it, for jax compares by it.
+        """
+        found = self._parameter[0]() if self._parameter else None
+        if found is None:
+            found = lambda: self  # noqa: E731  # its name is what a jaxpr shows
+            found.__qualname__ = repr(self)
+            self._parameter[:] = [weakref.ref(found)]
+        return found
 
     @functools.cached_property
     def inexact_outs(self) -> tuple[int, ...]:

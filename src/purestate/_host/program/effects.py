@@ -84,7 +84,7 @@ def allow_effects(primitive: Any) -> None:
         return
 
     def split(trace: Any, *tracers: Any, **params: Any) -> Any:
-        if params["op"].options.has_effects and not _running.rule:
+        if params["operation"]().options.has_effects and not _running.rule:
             return _kept(trace, primitive, tracers, params)
         return trace.default_process_primitive(primitive, tracers, params)
 
@@ -129,7 +129,7 @@ def _refusing(bind: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def refuse(*operands: Any, **params: Any) -> Any:
-        options = params["op"].options
+        options = params["operation"]().options
         if options.has_effects and is_differentiating():
             raise HostGradError(
                 options.name,

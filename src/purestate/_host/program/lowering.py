@@ -17,8 +17,9 @@ import numpy as np
 from jax.experimental import io_callback
 from jax.interpreters import mlir
 
-from purestate._compat import untyped_jax
-from purestate._host.call.failures import guarded
+from purestate._compat import untyped_jax as _jax
+from purestate._host.call.failures import guarded, numbered, raise_numbered
+from purestate._host.call.leaf import struct
 from purestate._host.program.wide_numbers import (
     from_words,
     has_wide,
@@ -41,6 +42,12 @@ LOWERINGS = ("buffer", "pure")
 # 0.10.2 and 0.12.0.
 _LARGE = 512 * 1024
 _SMALL = 64 * 1024  # bytes up to which a copy costs less than keeping a view safe
+_REPEATED = (
+    "\nIt is an ordered effect on several devices. If the function that raises this is "
+    "another one, this is an error of an earlier program: jax before 0.12 raises it "
+    "again in all later ordered effects of the same thread (jax#37587). Call them in "
+    "another thread, or declare effects=True in place of ordered=True."
+)
 _Call = Callable[..., list[np.ndarray[Any, Any]]]
 
 
@@ -91,23 +98,33 @@ def lower(ctx: Any, call: _Call, results: list[Any], effect: str, *args: Any) ->
     safe = in_words(call, ctx.avals_in) if wide else call
     shapes = [in_words_type(r) for r in results] if wide else results
 
+    spread = devices > 1 and not isinstance(where, mlir.SPMDAxisContext)
+    known = len(ctx.module_context.host_callbacks)
+    repeats = effect == "ordered" and isinstance(where, mlir.SPMDAxisContext)
+    direct = (
+        [numbered(safe, shapes), _raise_on_device]
+        if spread
+        else [guarded(safe, _REPEATED if repeats else "")]
+    )
+
     def run(*operands: Any) -> Any:
         if wide:
             operands = tuple(map(to_words, operands))
         if name == "buffer":
-            found = _buffer(guarded(safe), shapes, operands)
+            found = _buffer(direct[0], shapes, operands)
+        elif spread:
+            found = _spread(direct, shapes, operands, effect, devices)
         else:
-            found = _pure(guarded(safe), shapes, operands, effect)
+            found = _pure(direct[0], shapes, operands, effect)
         if wide:
             found = [
                 from_words(f, r.dtype) for f, r in zip(found, results, strict=True)
             ]
-        return [_everywhere(value, where) for value in found]
+        return found
 
-    known = len(ctx.module_context.host_callbacks)
     lowered = mlir.lower_fun(run, multiple_results=True)(ctx, *args)
     if name == "pure":
-        _call_directly(ctx.module_context.host_callbacks, known, safe, len(args))
+        _call_directly(ctx.module_context.host_callbacks, known, direct, len(args))
     return lowered
 
 
@@ -140,20 +157,53 @@ def _pure(call: _Call, shapes: list[Any], operands: Any, effect: str) -> Any:
     )
 
 
-def _everywhere(value: Any, where: Any) -> Any:
-    """Return the result of a call for the whole array, on every device of the program.
+def _spread(
+    direct: list[_Call], shapes: list[Any], operands: Any, effect: str, devices: int
+) -> Any:
+    """Return the results of a call for the whole array, on every device of the program.
 
-    The call runs on the first, and jax would leave zeros on the others.
+    The call runs on the first, and jax would leave zeros on the others. What it raises
+    must not end the program there: the others would wait for the results, until XLA
+    gives up after 40 s and ends the process (jax#6621). So a number comes with the
+    results, and every device raises if it is not 0.
     """
-    if isinstance(where, mlir.SPMDAxisContext) or getattr(where, "num_devices", 1) == 1:
-        return value
-    mesh = untyped_jax.sharding.AbstractMesh((where.num_devices,), ("host",))
-    everywhere = untyped_jax.sharding.PartitionSpec()
-    sharding = untyped_jax.sharding.NamedSharding(mesh, everywhere)
-    return untyped_jax.lax.with_sharding_constraint(value, sharding)
+    call, check = direct
+    number = struct((), np.int32)
+    # With names of its own where there are none: a mesh that is set decides for jax
+    # which axes are all axes.
+    around = _jax.sharding.get_abstract_mesh()
+    known = around.size == devices and around.axis_names
+    sizes, names = (around.axis_sizes, known) if known else ((devices,), ("host",))
+    mesh = _jax.sharding.AbstractMesh(sizes, names)
+    with _jax.sharding.use_abstract_mesh(mesh):
+        found = _pure(call, [*shapes, number], operands, effect)
+        everywhere = _jax.sharding.NamedSharding(mesh, _jax.sharding.PartitionSpec())
+        *values, failed = [
+            _jax.lax.with_sharding_constraint(value, everywhere) for value in found
+        ]
+        unordered = effect and "unordered"
+        (failed,) = _jax.shard_map(
+            lambda failed: _pure(check, [number], [failed], unordered),
+            mesh=mesh,
+            in_specs=everywhere.spec,
+            out_specs=everywhere.spec,
+            check_vma=False,
+        )(failed)
+        # Nothing is computed from results of a failed call: an effect could show it.
+        zeros = map(_jax.numpy.zeros_like, values)
+        return [
+            _jax.lax.select(failed == 0, value, zero)
+            for value, zero in zip(values, zeros, strict=True)
+        ]
 
 
-def _call_directly(callbacks: list[Any], known: int, call: _Call, count: int) -> None:
+def _raise_on_device(number: Any) -> Any:
+    return (raise_numbered(number),)
+
+
+def _call_directly(
+    callbacks: list[Any], known: int, calls: list[_Call], count: int
+) -> None:
     """Have the program call us, and not jax's wrapper around us.
 
     The wrapper makes jax arrays of the operands, and whoever reads those waits for a
@@ -161,14 +211,20 @@ def _call_directly(callbacks: list[Any], known: int, call: _Call, count: int) ->
     also cut 64-bit numbers, and costs four times as much. Where a program is built in
     another way, as on a TPU, it stays. A test fails when jax keeps what a program calls
     elsewhere.
+
+    Args:
+        callbacks: what jax's program calls.
+        known: how many there were before.
+        calls: ours, which it has put there since, wrapped.
+        count: how many operands the first one has.
     """
-    # One more than before is ours. Any other count, and the last one may be another's.
-    if len(callbacks) != known + 1:
+    # As many more than before as are ours. Any other count: they may be another's.
+    if len(callbacks) != known + len(calls):
         return
-    numbers = guarded(call)
+    first = calls[0]
 
     def direct(*arrays: Any) -> tuple[Any, ...]:
         token = arrays[: len(arrays) - count]  # in front, if the effect is ordered
-        return (*token, *numbers(*arrays[len(token) :]))
+        return (*token, *first(*arrays[len(token) :]))
 
-    callbacks[-1] = direct
+    callbacks[known:] = [direct, *calls[1:]]

@@ -3,8 +3,8 @@
 Its operands are the argument leaves, then, in a derivative, linear operands: tangents
 (kind "jvp") or cotangents (kind "vjp"). The two kinds are each other's transpose.
 
-Its parameters are `op`, the function and its types; `derivative`, or None for the call
-itself; and `batch`, the axes that vmap gave to the operands.
+Its parameters are `operation`, which returns the function and its types; `derivative`,
+or None for the call itself; and `batch`, the axes that vmap gave to the operands.
 
 One primitive, and not `jax.custom_vjp` around `jax.pure_callback`: that has no forward
 mode and raises under gradients of `shard_map`, and a callback of jax's own knows of a
@@ -13,7 +13,7 @@ where it is 0.5774, without a word).
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -56,7 +56,8 @@ def bind(
     if axes:
         operands = [vary(x, axes) for x in operands]
     batch = batch or Batch.full((), len(operands))
-    return list(host_p.bind(*operands, op=op, derivative=derivative, batch=batch))
+    parameters = {"operation": op.as_parameter(), "derivative": derivative}
+    return list(host_p.bind(*operands, **parameters, batch=batch))
 
 
 def _results(op: Operation, derivative: Derivative | None) -> Sequence[Leaf]:
@@ -71,10 +72,11 @@ def _effect(op: Operation) -> str:
 
 def _run(
     *arrays: np.ndarray[Any, Any],
-    op: Operation,
+    operation: Callable[[], Operation],
     derivative: Derivative | None,
     batch: Batch,
 ) -> Arrays:
+    op = operation()
     if derivative is not None:
         return product(derivative, arrays, batch)
     # An effect may have an operand that is not an argument; see `bind`.
@@ -91,8 +93,12 @@ host_p.def_impl(_impl)
 
 
 def _types(
-    *avals: Any, op: Operation, derivative: Derivative | None, batch: Batch
+    *avals: Any,
+    operation: Callable[[], Operation],
+    derivative: Derivative | None,
+    batch: Batch,
 ) -> Any:
+    op = operation()
     like = avals[0] if avals else None  # `bind` has given all of them the same axes
     types = [
         result_type(like, batch.sizes + leaf.shape, leaf.dtype)
@@ -105,7 +111,7 @@ host_p.def_effectful_abstract_eval(_types)
 
 
 def _lowered(ctx: Any, *args: Any, **params: Any) -> Any:
-    op: Operation = params["op"]
+    op: Operation = params["operation"]()
     results = [
         struct(params["batch"].sizes + leaf.shape, leaf.dtype)
         for leaf in _results(op, params["derivative"])
@@ -121,10 +127,11 @@ def _batched(
     operands: Sequence[Any],
     dims: Sequence[Any],
     *,
-    op: Operation,
+    operation: Callable[[], Operation],
     derivative: Derivative | None,
     batch: Batch,
 ) -> Any:
+    op = operation()
     options = op.options
     mapped = [dim is not None for dim in dims]
     if options.has_effects:
@@ -159,10 +166,11 @@ def _differentiated(
     primals: Sequence[Any],
     tangents: Sequence[Any],
     *,
-    op: Operation,
+    operation: Callable[[], Operation],
     derivative: Derivative | None,
     batch: Batch,
 ) -> Any:
+    op = operation()
     options, count = op.options, len(op.ins)
     # The arguments that the result is differentiated in. Without those whose tangents
     # are zero: in reverse mode each of their elements costs a call or two.
@@ -221,10 +229,11 @@ ad.primitive_jvps[host_p] = _differentiated
 def _transposed(
     cotangents: Sequence[Any],
     *operands: Any,
-    op: Operation,
+    operation: Callable[[], Operation],
     derivative: Derivative,
     batch: Batch,
 ) -> list[Any]:
+    op = operation()
     # jax transposes what is linear, so there is a `derivative`. Its transpose, with the
     # same arguments, takes what comes back.
     count = len(op.ins)

@@ -110,6 +110,19 @@ class HostSim:
         self._name = name or function_name(make)
         needed = {"make": make, "get": get, "set": set, "step": step}
         given = {"vjp": vjp, "batch": batch, "jvp": jvp, "jac": jac}
+        # A copy is made anew from these: simulators, threads and locks are its own.
+        self._declared = {
+            **needed,
+            **given,
+            "grad": grad,
+            "out": out,
+            "vmap": vmap,
+            "threads": threads,
+            "thread": thread,
+            "upcast": upcast,
+            "eps": eps,
+            "name": name,
+        }
         for what, fn in (needed | given).items():
             if not callable(fn) and (what in needed or fn is not None):
                 raise HostSimError(
@@ -200,6 +213,16 @@ class HostSim:
                     f"Have get= and set= carry all that a step depends on, for example "
                     f"the warm start of a solver.",
                 )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what was declared, and what a subclass keeps."""
+        made = ("_name", "_out", "_simulator", "_host")
+        return {key: v for key, v in self.__dict__.items() if key not in made}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Become a simulator that was declared in the same way."""
+        self.__dict__.update(state)
+        HostSim.__init__(self, **state["_declared"])
 
     def __repr__(self) -> str:
         return f"<host simulator {self._name}>"
