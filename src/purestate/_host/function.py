@@ -12,7 +12,7 @@ import numpy as np
 from purestate._compat import current_trace, is_tracer, outermost_trace, untyped_jax
 from purestate._host.call.batch import compare_rows
 from purestate._host.call.invoke import call
-from purestate._host.call.leaf import Leaf, as_operand, key_facts
+from purestate._host.call.leaf import Leaf, as_operand, key_facts, refusal
 from purestate._host.call.operation import Operation
 from purestate._host.call.options import HostOptions, Options
 from purestate._host.call.result_spec import infer
@@ -172,7 +172,9 @@ class HostFunction:
             HostVmapError: the rows differ.
         """
         batched, tree = jax.tree.flatten((args, {}))
-        found: list[Any] = [as_operand(leaf) for leaf in batched]
+        found: list[Any] = list(map(as_operand, batched))
+        if None in found:
+            raise self._no_array(found.index(None), args, {})
         ins = tuple(Leaf(leaf.shape[1:], leaf.dtype, leaf.key) for leaf, _ in found)
         op = self._operation(tree, ins, {})
         arrays = [np.asarray(value) for _, value in found]
@@ -255,11 +257,10 @@ class HostFunction:
             root = names[key.idx] if key.idx < len(names) else f"argument {key.idx}"
         else:
             root = key.key
-        kind = type(value).__name__
-        return HostSpecError(
-            f"{self._options.label} got a {kind} as {path_text(rest, root)}, which is "
-            f"no array: name {root} in static_argnames if it is configuration."
-        )
+        where, (what, why) = path_text(rest, root), refusal(value)
+        if why.endswith("no array"):
+            why += f": name {root} in static_argnames if it is configuration"
+        return HostSpecError(f"{self._options.label} got {what} as {where}, {why}.")
 
 
 def _as_key(leaf: Leaf, value: Any) -> Any:

@@ -9,7 +9,14 @@ import jax
 import numpy as np
 
 from purestate._compat import refusing_jax
-from purestate._host.call.leaf import Leaf, generators, may_cast, type_text
+from purestate._host.call.leaf import (
+    Leaf,
+    generators,
+    may_cast,
+    refusal,
+    too_large,
+    type_text,
+)
 from purestate._host.call.operation import Operation
 from purestate._host.call.options import Options
 from purestate._inspect.key_paths import path_text
@@ -153,10 +160,15 @@ def _checked(
 ) -> np.ndarray[Any, Any]:
     if leaf.key is not None:
         value = _key_data(value, leaf)
-    array = value if type(value) is np.ndarray else np.asarray(value)
+    if type(value) is np.ndarray:
+        array = value
+    elif isinstance(value, np.ma.MaskedArray):
+        raise unexpected(op.options, path, leaf, lead, ", ".join(refusal(value)))
+    else:
+        array = np.asarray(value)
     expected = lead + leaf.shape
     if array.dtype == object:
-        shown = type(value).__name__
+        shown = str(value) if isinstance(value, int) else type(value).__name__
         raise unexpected(op.options, path, leaf, lead, f"an array of objects ({shown})")
     if lead and array.shape != expected and op.options.vmap == "vectorized":
         array = _repeated(array, lead, leaf)  # what no argument with the axis reached
@@ -171,6 +183,10 @@ def _checked(
         return array
     if not may_cast(array.dtype, wanted, op.options.casting, isinstance(value, int)):
         why = f" (casting={op.options.casting!r})"
+        raise unexpected(op.options, path, leaf, lead, type_text(array) + why)
+    number = None if op.options.casting == "unsafe" else too_large(array, wanted)
+    if number is not None:
+        why = f" with {number}, which {wanted.name} cannot hold"
         raise unexpected(op.options, path, leaf, lead, type_text(array) + why)
     return array.astype(wanted)
 
