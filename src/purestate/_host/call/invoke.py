@@ -23,6 +23,9 @@ from purestate._inspect.key_paths import path_text
 from purestate.errors import HostSpecError, JaxInHostError
 
 Arrays = list[np.ndarray[Any, Any]]
+# The imaginary part of what came back real from a complex step. One item of a batch may
+# be real and the next one complex, so that the dtype cannot say it.
+NOT_COMPLEX = complex(0, np.nan)
 
 
 def call(
@@ -188,6 +191,8 @@ def _checked(
     if number is not None:
         why = f" with {number}, which {wanted.name} cannot hold"
         raise unexpected(op.options, path, leaf, lead, type_text(array) + why)
+    if not cast and op.options.grad == "complex" and array.dtype.kind != "c":
+        return np.asarray(array.astype(wanted) + NOT_COMPLEX)
     return array.astype(wanted)
 
 
