@@ -17,6 +17,7 @@ import jax
 import jax.core
 import jax.extend.core
 import jax.numpy as jnp
+import numpy as np
 from jax.core import ShapedArray, Trace
 from jax.core import Tracer as Tracer
 
@@ -115,7 +116,7 @@ def is_inside_trace() -> bool:
 
 def is_tracing() -> bool:
     """Return whether jnp returns tracers, also for arguments that are not."""
-    return is_tracer(jnp.zeros(()))
+    return not is_refusing() and is_tracer(jnp.zeros(()))
 
 
 def varying_axes(aval: Any) -> frozenset[Any]:
@@ -191,6 +192,9 @@ def is_differentiating() -> bool:
 _trace: Any = Trace
 
 
+_CAN_REFUSE = hasattr(_extended, "set_current_trace")
+
+
 class _Refusal(_trace):  # type: ignore[misc]
     """A trace in which no operation of jax can run."""
 
@@ -219,12 +223,28 @@ def refusing_jax(
 
     jax 0.7.2 has no public way to do so: there such operations run.
     """
-    if not hasattr(_extended, "set_current_trace"):
+    if not _CAN_REFUSE:
         return contextlib.nullcontext()
     manager: contextlib.AbstractContextManager[Any] = _extended.set_current_trace(
         _Refusal(error)
     )
     return manager
+
+
+def is_refusing() -> bool:
+    """Return whether this thread is in such a context: all is numpy there."""
+    if not _CAN_REFUSE:
+        return False
+    with _home.take_current_trace() as trace:
+        return isinstance(trace, _Refusal)
+
+
+def array_here(value: np.ndarray[Any, Any]) -> Any:
+    """Return an array as one of jax, or as it is where operations of jax are refused.
+
+    States made in a host function hold what that computes with.
+    """
+    return value if is_refusing() else jnp.array(value)
 
 
 # --- texts of jax's own errors and warnings; tests/test_canaries.py raises each -------

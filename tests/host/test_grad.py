@@ -278,6 +278,13 @@ def test_a_jacobian_of_a_complex_result_in_a_real_argument_loses_nothing():
     )
 
 
+def test_a_complex_step_of_a_complex_result_is_refused():
+    fn = ps.host_function(lambda x: x * (1 + 2j), grad="complex")
+
+    with pytest.raises(HostGradError, match='and has a complex result: use grad="fd"'):
+        jax.jvp(fn, (jnp.float32(1),), (jnp.float32(1),))
+
+
 def test_a_complex_step_in_a_complex_argument_is_refused():
     fn = ps.host_function(lambda z: abs(z), grad="complex")
 

@@ -9,10 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purestate._compat import current_trace, is_tracer, outermost_trace, untyped_jax
+from purestate._compat import (
+    current_trace,
+    is_refusing,
+    is_tracer,
+    outermost_trace,
+    untyped_jax,
+)
 from purestate._host.call.batch import compare_rows
 from purestate._host.call.invoke import call
-from purestate._host.call.leaf import Leaf, as_operand, key_facts, refusal
+from purestate._host.call.leaf import Leaf, as_operand, generators, key_facts, refusal
 from purestate._host.call.operation import Operation
 from purestate._host.call.options import HostOptions, Options
 from purestate._host.call.result_spec import infer
@@ -150,6 +156,8 @@ class HostFunction:
         op = self._operation(tree, tuple(leaf for leaf, _ in found), statics)
         values = [value for _, value in found]
         if current_trace() != outermost_trace() or any(map(is_tracer, values)):
+            if is_refusing():
+                return self._inside(op, leaves, values)
             from purestate._host.program.primitive import bind  # imports much of jax
 
             outs = bind(values, op)
@@ -195,6 +203,22 @@ class HostFunction:
 
     def __repr__(self) -> str:
         return f"<host function {self._options.label}, {self.lowering}>"
+
+    def _inside(self, op: Operation, leaves: list[Any], values: list[Any]) -> Any:
+        """Call the function from another one, of which a program waits: all in numpy.
+
+        Arguments keep their double precision, on which the caller's differences depend.
+        """
+        arrays = [
+            np.asarray(leaf if own.inexact else value)
+            for own, leaf, value in zip(op.ins, leaves, values, strict=True)
+        ]
+        made = call(op, arrays, precision="kept")
+        outs = [
+            found if own.key is None else generators(found)
+            for own, found in zip(op.outs, made, strict=True)
+        ]
+        return jax.tree.unflatten(op.out_tree, outs)
 
     def _as_jax(self, op: Operation, value: np.ndarray[Any, Any]) -> Any:
         """Return a copy for jax, which later writes to the function's memory miss."""

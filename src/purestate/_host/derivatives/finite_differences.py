@@ -139,7 +139,7 @@ class _Differences:
             for leaf, point in zip(self.op.ins, points, strict=True)
         ]
         batch = Batch.full(self.sizes, len(full))
-        found = call_batch(self.op, full, batch, cast=False)
+        found = call_batch(self.op, full, batch, precision="double")
         # A copy: the next evaluation may write into the same memory.
         return [found[i].copy() for i in self.op.inexact_outs]
 
