@@ -152,6 +152,41 @@ def resharded_like(value: Any, like: Any) -> Any:
     return untyped_jax.sharding.reshard(value, like.sharding)
 
 
+def aligned(arrays: list[Any], rank: int) -> list[Any]:
+    """Return arrays whose first `rank` axes are the same ones, laid out alike.
+
+    On a mesh with explicit axes as in the first that is split there at all, and varying
+    along the same axes of a `shard_map`.
+    """
+    types = [jax.typeof(array) for array in arrays]
+    if any(_is_explicit(found.sharding) for found in types):
+        arrays = _split_alike(arrays, types, rank)
+    axes = frozenset[Any]().union(*map(varying_axes, types))
+    return [vary(array, axes) for array in arrays] if axes else arrays
+
+
+def _split_alike(arrays: list[Any], types: list[Any], rank: int) -> list[Any]:
+    specs = [tuple(found.sharding.spec) for found in types]
+    meshes = [found.sharding.mesh for found in types]
+    if not any(map(any, specs)) and all(mesh == meshes[0] for mesh in meshes):
+        return arrays
+
+    def says(i: int) -> tuple[bool, bool]:
+        return any(specs[i][:rank]), _is_explicit(types[i].sharding)
+
+    which = max(range(len(arrays)), key=says)
+    # Outside of a trace a type does not say which devices.
+    like = types[which] if is_tracer(arrays[which]) else arrays[which]
+    made = []
+    for array in arrays:
+        rest = (None for _ in range(array.ndim - rank))
+        spec = untyped_jax.sharding.PartitionSpec(*specs[which][:rank], *rest)
+        made.append(
+            untyped_jax.sharding.reshard(array, like.sharding.update(spec=spec))
+        )
+    return made
+
+
 def placed_on(value: Any, sharding: Any) -> Any:
     """Return a traced value, laid out on a mesh; None asks for nothing."""
     if sharding is None:
