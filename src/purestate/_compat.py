@@ -18,6 +18,7 @@ import jax
 import jax.core
 import jax.extend.core
 import jax.numpy as jnp
+import numpy as np
 from jax.core import ShapedArray, Trace
 from jax.core import Tracer as Tracer
 
@@ -116,7 +117,7 @@ def is_inside_trace() -> bool:
 
 def is_tracing() -> bool:
     """Return whether jnp returns tracers, also for arguments that are not."""
-    return is_tracer(jnp.zeros(()))
+    return not is_refusing() and is_tracer(jnp.zeros(()))
 
 
 def varying_axes(aval: Any) -> frozenset[Any]:
@@ -150,6 +151,41 @@ def resharded_like(value: Any, like: Any) -> Any:
     if not _is_explicit(like.sharding):
         return value
     return untyped_jax.sharding.reshard(value, like.sharding)
+
+
+def aligned(arrays: list[Any], rank: int) -> list[Any]:
+    """Return arrays whose first `rank` axes are the same ones, laid out alike.
+
+    On a mesh with explicit axes as in the first that is split there at all, and varying
+    along the same axes of a `shard_map`.
+    """
+    types = [jax.typeof(array) for array in arrays]
+    if any(_is_explicit(found.sharding) for found in types):
+        arrays = _split_alike(arrays, types, rank)
+    axes = frozenset[Any]().union(*map(varying_axes, types))
+    return [vary(array, axes) for array in arrays] if axes else arrays
+
+
+def _split_alike(arrays: list[Any], types: list[Any], rank: int) -> list[Any]:
+    specs = [tuple(found.sharding.spec) for found in types]
+    meshes = [found.sharding.mesh for found in types]
+    if not any(map(any, specs)) and all(mesh == meshes[0] for mesh in meshes):
+        return arrays
+
+    def says(i: int) -> tuple[bool, bool]:
+        return any(specs[i][:rank]), _is_explicit(types[i].sharding)
+
+    which = max(range(len(arrays)), key=says)
+    # Outside of a trace a type does not say which devices.
+    like = types[which] if is_tracer(arrays[which]) else arrays[which]
+    made = []
+    for array in arrays:
+        rest = (None for _ in range(array.ndim - rank))
+        spec = untyped_jax.sharding.PartitionSpec(*specs[which][:rank], *rest)
+        made.append(
+            untyped_jax.sharding.reshard(array, like.sharding.update(spec=spec))
+        )
+    return made
 
 
 def placed_on(value: Any, sharding: Any) -> Any:
@@ -209,6 +245,9 @@ def is_differentiating() -> bool:
 _trace: Any = Trace
 
 
+_CAN_REFUSE = hasattr(_extended, "set_current_trace")
+
+
 class _Refusal(_trace):  # type: ignore[misc]
     """A trace in which no operation of jax can run."""
 
@@ -237,12 +276,28 @@ def refusing_jax(
 
     jax 0.7.2 has no public way to do so: there such operations run.
     """
-    if not hasattr(_extended, "set_current_trace"):
+    if not _CAN_REFUSE:
         return contextlib.nullcontext()
     manager: contextlib.AbstractContextManager[Any] = _extended.set_current_trace(
         _Refusal(error)
     )
     return manager
+
+
+def is_refusing() -> bool:
+    """Return whether this thread is in such a context: all is numpy there."""
+    if not _CAN_REFUSE:
+        return False
+    with _home.take_current_trace() as trace:
+        return isinstance(trace, _Refusal)
+
+
+def array_here(value: np.ndarray[Any, Any]) -> Any:
+    """Return an array as one of jax, or as it is where operations of jax are refused.
+
+    States made in a host function hold what that computes with.
+    """
+    return value if is_refusing() else jnp.array(value)
 
 
 # --- texts of jax's own errors and warnings; tests/test_canaries.py raises each -------

@@ -312,3 +312,26 @@ def test_an_environment_can_have_a_thread_of_its_own():
 
     assert 1 == len(idents)
     assert threading.get_ident() not in idents
+
+
+class Lever(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-128, 127, (2,), np.int8)
+    action_space = gymnasium.spaces.Box(-128, 127, (2,), np.int8)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.int8), {}
+
+    def step(self, action):
+        return action, 0.0, False, False, {}
+
+
+def test_an_action_that_the_space_cannot_hold_is_refused():
+    env = ps.HostEnv(Lever())
+    env.reset()
+
+    assert [-128, 127] == env.step(jnp.array([-128, 127]))[0].tolist()
+    for step in (env.step, ps.jit(env.step)):
+        with pytest.raises(
+            HostEnvError, match="got 128 in an action, which int8 cannot hold"
+        ):
+            step(jnp.array([1, 128]))

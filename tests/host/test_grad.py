@@ -7,7 +7,7 @@ import pytest
 
 import purestate as ps
 from purestate.errors import HostGradError, HostSpecError
-from tests.hosts import SOURCES, agree, host, model, reference, total
+from tests.hosts import SOURCES, agree, host, model, reference, scalar, total
 
 pytestmark = pytest.mark.usefixtures("lowering")
 TRANSFORMS = {
@@ -180,6 +180,109 @@ def test_complex_arguments_follow_jax(source):
         jax.jit(lambda: jax.jvp(fn, (z,), (1j * z,)))(),
         1e-3,
     )
+
+
+@pytest.mark.parametrize("vmap", ["loop", "vectorized"])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: np.sqrt((x * x).sum(-1)),
+        lambda x: np.sin(x).prod(-1),
+    ],
+    ids=["root", "product"],
+)
+def test_a_complex_step_of_an_analytic_function_is_its_derivative(fn, vmap):
+    step = ps.host_function(fn, out=scalar(), grad="complex", vmap=vmap)
+    exact = ps.host_function(fn, out=scalar(), grad="fd", upcast=True, vmap=vmap)
+    x = jnp.array([[3.0, 4.0], [0.5, -1.0]])
+
+    agree(jax.vmap(jax.grad(exact))(x), jax.jit(jax.vmap(jax.grad(step)))(x), atol=1e-5)
+
+
+@pytest.mark.parametrize("vmap", ["loop", "threads", "batched"])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: np.linalg.norm(x, axis=-1),
+        lambda x: np.abs(x).sum(-1),
+        lambda x: np.std(x, -1),
+        lambda x: np.float32(x[..., 0].real),
+    ],
+    ids=["norm", "abs", "std", "real"],
+)
+def test_a_complex_step_of_what_comes_back_real_is_refused(fn, vmap):
+    real = ps.host_function(fn, out=scalar(), grad="complex", vmap=vmap, name="real")
+    text = (
+        r'real \(.*\) has grad="complex", and its result came back real for complex '
+        r'arguments, .* Use grad="fd"'
+    )
+    x = jnp.array([[3.0, 4.0], [1.0, 2.0]])
+
+    for derivative in (jax.grad(real), jax.jacfwd(real)):
+        with pytest.raises(HostGradError, match=text):
+            ps.jit(derivative)(x[0])
+        with pytest.raises(HostGradError, match=text):
+            ps.jit(jax.vmap(derivative))(x)
+    ways_out = ps.host_function(fn, out=scalar(), grad="fd", upcast=True, vmap=vmap)
+    assert (jax.vmap(jax.grad(ways_out))(x) != 0).any()
+
+
+def test_one_item_that_comes_back_real_from_a_complex_step_is_refused():
+    def fn(x):
+        return x * 2 if x.real > 0 else abs(x)
+
+    step = jax.vmap(jax.grad(ps.host_function(fn, out=scalar(), grad="complex")))
+
+    agree(jnp.array([2.0, 2.0]), step(jnp.array([1.0, 2.0])), atol=1e-6)
+    for x in ([1.0, -2.0], [-2.0, 1.0]):
+        with pytest.raises(HostGradError, match="came back real"):
+            ps.jit(step)(jnp.array(x))
+
+
+def test_a_result_that_does_not_depend_on_what_is_differentiated_may_be_real():
+    apart = ps.host_function(
+        lambda x, y: {"x": x**2, "y": np.abs(y), "one": np.float32(1)}, grad="complex"
+    )
+    x, y = jnp.float32(3), jnp.float32(-2)
+
+    _, slope = jax.jvp(lambda x: apart(x, y), (x,), (jnp.float32(1),))
+    assert {"x": 6.0, "y": 0.0, "one": 0.0} == jax.tree.map(float, slope)
+    assert 6.0 == jax.jit(jax.grad(lambda x: sum(apart(x, y).values())))(x)
+    with pytest.raises(HostGradError, match=r"\['y'\] came back real"):
+        jax.grad(lambda y: apart(x, y)["y"])(y)
+
+
+@pytest.mark.parametrize("grad", ["fd", "fd-forward"])
+def test_differences_in_real_and_complex_arguments_together_lose_nothing(grad):
+    def fn(p, np=np):
+        return (p["a"] ** 2).sum() + (np.abs(p["c"]) ** 2 * p["a"][0]).sum()
+
+    p = {"a": jnp.array([1.0, 2.0]), "c": jnp.array([1 + 2j, 3.0])}
+    found = jax.jit(
+        jax.grad(ps.host_function(fn, grad=grad, upcast=True, out=scalar()))
+    )(p)
+
+    agree(jax.grad(lambda p: fn(p, jnp))(p), found, atol=1e-3)
+
+
+def test_a_jacobian_of_a_complex_result_in_a_real_argument_loses_nothing():
+    z = np.array([1 + 2j, -3j], np.complex64)
+    fn = ps.host_function(lambda x: z * x, out=lambda x: z, jac=lambda x: z)
+
+    def real(f):
+        return lambda x: (f(x) * (2 - 1j)).sum().real
+
+    agree(
+        jax.grad(real(lambda x: z * x))(jnp.float32(2)),
+        jax.jit(jax.grad(real(fn)))(jnp.float32(2)),
+    )
+
+
+def test_a_complex_step_of_a_complex_result_is_refused():
+    fn = ps.host_function(lambda x: x * (1 + 2j), grad="complex")
+
+    with pytest.raises(HostGradError, match='and has a complex result: use grad="fd"'):
+        jax.jvp(fn, (jnp.float32(1),), (jnp.float32(1),))
 
 
 def test_a_complex_step_in_a_complex_argument_is_refused():

@@ -13,10 +13,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purestate._compat import current_trace, is_tracer, outermost_trace, untyped_jax
+from purestate._compat import (
+    current_trace,
+    is_refusing,
+    is_tracer,
+    outermost_trace,
+    untyped_jax,
+)
 from purestate._host.call.batch import compare_rows
 from purestate._host.call.invoke import call
-from purestate._host.call.leaf import Leaf, as_operand, key_facts
+from purestate._host.call.leaf import Leaf, as_operand, generators, key_facts, refusal
 from purestate._host.call.operation import Operation
 from purestate._host.call.options import HostOptions, Options
 from purestate._host.call.result_spec import infer
@@ -154,6 +160,8 @@ class HostFunction:
         op = self._operation(tree, tuple(leaf for leaf, _ in found), statics)
         values = [value for _, value in found]
         if current_trace() != outermost_trace() or any(map(is_tracer, values)):
+            if is_refusing():
+                return self._inside(op, leaves, values)
             from purestate._host.program.primitive import bind  # imports much of jax
 
             outs = bind(values, op)
@@ -176,7 +184,9 @@ class HostFunction:
             HostVmapError: the rows differ.
         """
         batched, tree = jax.tree.flatten((args, {}))
-        found: list[Any] = [as_operand(leaf) for leaf in batched]
+        found: list[Any] = list(map(as_operand, batched))
+        if None in found:
+            raise self._no_array(found.index(None), args, {})
         ins = tuple(Leaf(leaf.shape[1:], leaf.dtype, leaf.key) for leaf, _ in found)
         op = self._operation(tree, ins, {})
         arrays = [np.asarray(value) for _, value in found]
@@ -214,6 +224,22 @@ class HostFunction:
             for field in dataclasses.fields(Options)
         }
         return _from_options, (type(self), declared)
+
+    def _inside(self, op: Operation, leaves: list[Any], values: list[Any]) -> Any:
+        """Call the function from another one, of which a program waits: all in numpy.
+
+        Arguments keep their double precision, on which the caller's differences depend.
+        """
+        arrays = [
+            np.asarray(leaf if own.inexact else value)
+            for own, leaf, value in zip(op.ins, leaves, values, strict=True)
+        ]
+        made = call(op, arrays, precision="kept")
+        outs = [
+            found if own.key is None else generators(found)
+            for own, found in zip(op.outs, made, strict=True)
+        ]
+        return jax.tree.unflatten(op.out_tree, outs)
 
     def _as_jax(self, op: Operation, value: np.ndarray[Any, Any]) -> Any:
         """Return a copy for jax, which later writes to the function's memory miss."""
@@ -276,11 +302,10 @@ class HostFunction:
             root = names[key.idx] if key.idx < len(names) else f"argument {key.idx}"
         else:
             root = key.key
-        kind = type(value).__name__
-        return HostSpecError(
-            f"{self._options.label} got a {kind} as {path_text(rest, root)}, which is "
-            f"no array: name {root} in static_argnames if it is configuration."
-        )
+        where, (what, why) = path_text(rest, root), refusal(value)
+        if why.endswith("no array"):
+            why += f": name {root} in static_argnames if it is configuration"
+        return HostSpecError(f"{self._options.label} got {what} as {where}, {why}.")
 
 
 def _from_options(cls: type[HostFunction], declared: dict[str, Any]) -> HostFunction:

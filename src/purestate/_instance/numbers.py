@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purestate._compat import array_here
 from purestate._schema.layout import Layout, layout_of
 from purestate._schema.marks import is_state
 from purestate.errors import NumberError
@@ -82,7 +83,7 @@ def strong(layout: Layout, name: str, value: Any, like: Any = None) -> Any:
     for dtype, limits in _choices(kind, admitted, current, wide):
         if limits is not None and not limits.min <= value <= limits.max:
             continue
-        return jnp.array(np.asarray(value, dtype))
+        return array_here(np.asarray(value, dtype))
     own = jnp.result_type(kind)
     raise NumberError(layout.cls, name, value, _described_dtypes(own, admitted))
 

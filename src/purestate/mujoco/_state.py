@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
+from purestate._compat import aligned
 from purestate._schema.fields import static
 from purestate._schema.view import View
 from purestate._state.state import State
@@ -48,10 +49,15 @@ class _Part(View):
             raise SimSpecError.shape(self.name, shape, given.shape, batch)
         if known is None or not given.size:
             return {}
+        parts = [values, given, *jax.tree.leaves(state.words)]
+        values, given, *words = aligned(parts, len(batch))
         flat = given.reshape(*batch, math.prod(shape))
         start = vector.part(self.name).start
         # Half the time of `at[].set` outside of jit, and it takes numpy arrays.
         changed = jax.lax.dynamic_update_slice_in_dim(values, flat, start, axis=-1)
+        # The words only where they moved: each field that is replaced costs.
+        if words and words[0] is not state.words:
+            return {"values": changed, "words": words[0]}
         return {"values": changed}
 
 

@@ -90,21 +90,21 @@ class Batch:
 
 
 def call_batch(
-    op: Operation, arrays: Sequence[Array], batch: Batch, cast: bool = True
+    op: Operation, arrays: Sequence[Array], batch: Batch, precision: str = "declared"
 ) -> Arrays:
     """Return the result's leaves, each with all batch axes in front."""
     if not batch.sizes:
-        return call(op, arrays, cast=cast)
+        return call(op, arrays, precision=precision)
     if 0 in batch.sizes:
         return [np.zeros(batch.sizes + leaf.shape, leaf.dtype) for leaf in op.outs]
     mode, fn = op.options.vmap, op.options.batch_fn
     if fn is None and mode not in ("vectorized", "batched"):
-        return each(op, lambda item: call(op, item, cast=cast), arrays, batch)
+        return each(op, lambda item: call(op, item, precision=precision), arrays, batch)
     if fn is None and mode == "vectorized":
-        return call(op, batch.aligned(arrays), lead=batch.sizes, cast=cast)
+        return call(op, batch.aligned(arrays), lead=batch.sizes, precision=precision)
     flat = batch.flattened(arrays)
     lead = (int(np.prod(batch.sizes)),)
-    return batch.unflattened(call(op, flat, fn=fn, lead=lead, cast=cast))
+    return batch.unflattened(call(op, flat, fn=fn, lead=lead, precision=precision))
 
 
 def each(

@@ -218,19 +218,13 @@ def surface_errors(wait: bool = True) -> Iterator[None]:
 
 
 def wait_for_effects() -> None:
-    """Wait as `jax.effects_barrier` does, for all but exceptions raised before."""
-    _wait(untyped_jax.effects_barrier)
+    """Wait as `jax.effects_barrier` does, for all but exceptions raised before.
 
-
-def _wait(wait: Callable[[], object]) -> None:
-    """Wait, and pass over an exception of a host function that was raised before.
-
-    A traceback may hold a result of the program that failed. And jax keeps the token of
-    such a program, to raise its error at each barrier until another program with a
-    callback has run there.
+    jax keeps the token of a program that failed, to raise its error at each barrier
+    until another program with a callback has run there.
     """
     try:
-        wait()
+        untyped_jax.effects_barrier()
     except Exception as error:
         mark = _MARK.search(str(error))
         if mark is None or int(mark[1]) in _failed:

@@ -9,13 +9,23 @@ import jax
 import numpy as np
 
 from purestate._compat import refusing_jax
-from purestate._host.call.leaf import Leaf, generators, may_cast, type_text
+from purestate._host.call.leaf import (
+    Leaf,
+    generators,
+    may_cast,
+    refusal,
+    too_large,
+    type_text,
+)
 from purestate._host.call.operation import Operation
 from purestate._host.call.options import Options
 from purestate._inspect.key_paths import path_text
 from purestate.errors import HostSpecError, JaxInHostError
 
 Arrays = list[np.ndarray[Any, Any]]
+# The imaginary part of what came back real from a complex step. One item of a batch may
+# be real and the next one complex, so that the dtype cannot say it.
+NOT_COMPLEX = complex(0, np.nan)
 
 
 def call(
@@ -24,7 +34,7 @@ def call(
     *,
     fn: Callable[..., Any] | None = None,
     lead: tuple[int, ...] = (),
-    cast: bool = True,
+    precision: str = "declared",
     eager: bool = False,
 ) -> Arrays:
     """Return the leaves of one result, checked.
@@ -34,19 +44,19 @@ def call(
         arrays: one per argument leaf.
         fn: a stand-in for the function itself, its whole-batch version.
         lead: the batch axes that arguments and results have in front.
-        cast: make the results exactly of the declared dtypes, and not of their double
-            precision.
+        precision: of inexact results: "declared"; "double", as differences need it; or
+            "kept", double for those that come in another one than declared.
         eager: called by a person, and not by a running program.
     """
     size = op.options.cache
     if not size:
-        return _call(op, arrays, fn, lead, cast, eager)
-    key = (fn, lead, cast, *((a.shape, a.dtype.str, a.tobytes()) for a in arrays))
+        return _call(op, arrays, fn, lead, precision, eager)
+    key = (fn, lead, precision, *((a.shape, a.dtype.str, a.tobytes()) for a in arrays))
     with op.lock:
         if (kept := op.kept.get(key)) is not None:
             op.kept.move_to_end(key)
             return list(kept)
-    made = [found.copy() for found in _call(op, arrays, fn, lead, cast, eager)]
+    made = [found.copy() for found in _call(op, arrays, fn, lead, precision, eager)]
     with op.lock:
         op.kept[key] = made
         while len(op.kept) > size:
@@ -59,7 +69,7 @@ def _call(
     arrays: Sequence[np.ndarray[Any, Any]],
     fn: Callable[..., Any] | None,
     lead: tuple[int, ...],
-    cast: bool,
+    precision: str,
     eager: bool,
 ) -> Arrays:
     options = op.options
@@ -70,7 +80,7 @@ def _call(
     result = invoke(options, fn or options.fn, args, {**kwargs, **op.statics}, eager)
     if options.has_effects and options.out is None:
         return []  # an effect without a spec has no result
-    return checked(op, result, lead, cast)
+    return checked(op, result, lead, precision)
 
 
 def arguments(op: Operation, arrays: Sequence[np.ndarray[Any, Any]]) -> Any:
@@ -128,7 +138,9 @@ def _refusing(options: Options, eager: bool) -> contextlib.AbstractContextManage
     return refusing_jax(functools.partial(JaxInHostError, options.name, options.place))
 
 
-def checked(op: Operation, result: Any, lead: tuple[int, ...], cast: bool) -> Arrays:
+def checked(
+    op: Operation, result: Any, lead: tuple[int, ...], precision: str
+) -> Arrays:
     """Return the leaves of a result; structure, then shapes, then dtypes are checked.
 
     Raises:
@@ -138,7 +150,7 @@ def checked(op: Operation, result: Any, lead: tuple[int, ...], cast: bool) -> Ar
     if tree != op.out_tree:
         raise _structure_error(op, result, tree)
     return [
-        _checked(op, path, leaf, value, lead, cast)
+        _checked(op, path, leaf, value, lead, precision)
         for path, leaf, value in zip(op.out_paths, op.outs, values, strict=True)
     ]
 
@@ -149,20 +161,27 @@ def _checked(
     leaf: Leaf,
     value: Any,
     lead: tuple[int, ...],
-    cast: bool,
+    precision: str,
 ) -> np.ndarray[Any, Any]:
     if leaf.key is not None:
         value = _key_data(value, leaf)
-    array = value if type(value) is np.ndarray else np.asarray(value)
+    if type(value) is np.ndarray:
+        array = value
+    elif isinstance(value, np.ma.MaskedArray):
+        raise unexpected(op.options, path, leaf, lead, ", ".join(refusal(value)))
+    else:
+        array = np.asarray(value)
     expected = lead + leaf.shape
     if array.dtype == object:
-        shown = type(value).__name__
+        shown = str(value) if isinstance(value, int) else type(value).__name__
         raise unexpected(op.options, path, leaf, lead, f"an array of objects ({shown})")
     if lead and array.shape != expected and op.options.vmap == "vectorized":
         array = _repeated(array, lead, leaf)  # what no argument with the axis reached
     if array.shape != expected:
         raise unexpected(op.options, path, leaf, lead, type_text(array))
-    if not cast and leaf.inexact:
+    if precision == "kept" and array.dtype != leaf.dtype:
+        wanted = leaf.wide
+    elif precision == "double" and leaf.inexact:
         # For differences: all in double precision, whatever single items come as.
         wanted = np.dtype(complex) if op.options.grad == "complex" else leaf.wide
     else:
@@ -172,7 +191,15 @@ def _checked(
     if not may_cast(array.dtype, wanted, op.options.casting, isinstance(value, int)):
         why = f" (casting={op.options.casting!r})"
         raise unexpected(op.options, path, leaf, lead, type_text(array) + why)
-    return array.astype(wanted)
+    number = None if op.options.casting == "unsafe" else too_large(array, wanted)
+    if number is not None:
+        why = f" with {number}, which {wanted.name} cannot hold"
+        raise unexpected(op.options, path, leaf, lead, type_text(array) + why)
+    cast = array.astype(wanted)
+    is_turned = precision == "double" and op.options.grad == "complex" and leaf.inexact
+    if is_turned and array.dtype.kind != "c":
+        return np.asarray(cast + NOT_COMPLEX)
+    return cast
 
 
 def _repeated(

@@ -10,6 +10,7 @@ import numpy as np
 
 from purestate._compat import untyped_jax
 
+_limits: Any = jnp.iinfo  # untyped; numpy's own knows no int4
 _KINDS = "biufc"  # from narrow to wide, as far as "same_kind" is concerned
 
 
@@ -67,22 +68,74 @@ def struct(shape: tuple[int, ...], dtype: Any) -> Any:
 def as_operand(value: Any) -> tuple[Leaf, Any] | None:
     """Return what an argument looks like, and the argument in numbers.
 
-    None if it is not an array.
+    None if it cannot be one; `refusal` says why.
     """
     if isinstance(value, jax.Array):
         if (leaf := _plain_leaf(value.shape, value.dtype)) is None:
             numbers = jax.random.key_data(value)
             return Leaf(numbers.shape, np.dtype(numbers.dtype), value.dtype), numbers
         return leaf, value
+    if (array := _numbers(value)) is None:
+        return None
+    dtype = np.dtype(jax.dtypes.canonicalize_dtype(array.dtype))
+    if dtype != array.dtype:
+        if too_large(array, dtype) is not None:
+            return None
+        array = array.astype(dtype)
+    return Leaf(array.shape, dtype), array
+
+
+def type_in_jax(value: Any) -> Leaf | None:
+    """Return what an array looks like in jax, whatever its numbers are; or None."""
+    if isinstance(value, jax.Array):
+        return as_operand(value)[0]  # type: ignore[index]  # all of them are operands
+    if (array := _numbers(value)) is None:
+        return None
+    return Leaf(array.shape, np.dtype(jax.dtypes.canonicalize_dtype(array.dtype)))
+
+
+def refusal(value: Any) -> tuple[str, str]:
+    """Return what a value is that `as_operand` does not take, and why it does not."""
+    if isinstance(value, np.ma.MaskedArray):
+        return "a masked array", (
+            "and jax has no masks: give its numbers with .filled(number), and its mask "
+            "as an array of its own"
+        )
+    if isinstance(value, int):
+        array, wanted = np.asarray(value, object), np.dtype(int)
+    elif (found := _numbers(value)) is not None:
+        array, wanted = found, found.dtype
+    else:
+        return f"a {type(value).__name__}", "which is no array"
+    dtype = np.dtype(jax.dtypes.canonicalize_dtype(wanted))
+    return str(too_large(array, dtype)), f"which {dtype.name} cannot hold"
+
+
+def too_large(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> int | None:
+    """Return an integer in the array that a dtype of integers cannot hold, or None.
+
+    A cast would wrap it around without a word.
+    """
+    if array.dtype.kind not in "iuO" or not jnp.issubdtype(dtype, np.integer):
+        return None
+    if not array.size or np.can_cast(array.dtype, dtype):
+        return None
+    limits = _limits(dtype)
+    least, most = int(array.min()), int(array.max())
+    if least < limits.min:
+        return least
+    return most if most > limits.max else None
+
+
+def _numbers(value: Any) -> np.ndarray[Any, Any] | None:
     if not isinstance(value, np.ndarray | np.generic | bool | int | float | complex):
+        return None
+    if isinstance(value, np.ma.MaskedArray):
         return None
     array = np.asarray(value)
     if array.dtype.kind in "OSUVMm" and not is_inexact(array.dtype):
         return None
-    dtype = np.dtype(jax.dtypes.canonicalize_dtype(array.dtype))
-    if dtype != array.dtype:
-        array = array.astype(dtype)
-    return Leaf(array.shape, dtype), array
+    return array
 
 
 @functools.lru_cache(maxsize=1024)
@@ -149,4 +202,6 @@ def may_cast(given: Any, wanted: np.dtype[Any], casting: str, is_number: bool) -
 def _width(dtype: Any) -> int:
     if dtype.kind in _KINDS:
         return _KINDS.index(dtype.kind)
+    if jnp.issubdtype(dtype, np.integer):
+        return _KINDS.index("u")  # int4 and its like
     return _KINDS.index("f") if is_inexact(dtype) else len(_KINDS)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purestate._host.call.invoke import arguments, invoke
-from purestate._host.call.leaf import Leaf, as_operand, key_facts, struct
+from purestate._host.call.leaf import Leaf, key_facts, refusal, struct, type_in_jax
 from purestate._host.call.operation import Operation
 from purestate._host.call.options import Options
 from purestate._schema.dimensions import Dimension, dimensions
@@ -111,13 +111,13 @@ def _probed(
     values, tree = jax.tree.flatten(result)
     outs = []
     for value in values:
-        found = as_operand(value)
+        found = type_in_jax(value)
         if found is None:
             raise HostSpecError(
-                f"{options.label} returned a {type(value).__name__} where it should "
+                f"{options.label} returned {refusal(value)[0]} where it should "
                 f"return arrays: {value!r}."
             )
-        outs.append(found[0])
+        outs.append(found)
     return tree, tuple(outs)
 
 

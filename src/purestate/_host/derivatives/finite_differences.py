@@ -15,6 +15,7 @@ from purestate._host.call.invoke import Arrays
 from purestate._host.call.leaf import Leaf, epsilon
 from purestate._host.derivatives.derivative import Derivative
 from purestate._host.derivatives.transpose import transposed
+from purestate.errors import HostGradError
 
 Array = np.ndarray[Any, Any]
 _TINY = 1e-20  # a complex step has no cancellation, so it can be this small
@@ -52,7 +53,13 @@ class _Differences:
     def along(self, tangents: Sequence[Array]) -> Arrays:
         """Return the derivative in one direction per item."""
         if self.op.options.grad == "complex":
-            return self._difference(tangents, np.full(self.sizes, _TINY))
+            turned = self._evaluate(tangents, np.full(self.sizes, 1j * _TINY))
+            self._require_complex(turned, tangents)
+            return [np.asarray(v.imag / _TINY) for v in turned]
+        return self._difference(tangents, self._steps(tangents))
+
+    def _steps(self, tangents: Sequence[Array]) -> Array:
+        """Return a step for each item."""
         # No element is moved by more than a step of its own.
         step = np.full(self.sizes, np.inf)
         for i, tangent in zip(self.wrt, tangents, strict=True):
@@ -62,14 +69,44 @@ class _Differences:
                 allowed = np.where(size > 0, reach / size, np.inf)
             core = tuple(range(len(self.sizes), allowed.ndim))
             step = np.minimum(step, allowed.min(axis=core, initial=np.inf))
-        return self._difference(tangents, np.where(np.isfinite(step), step, 1.0))
+        return np.where(np.isfinite(step), step, 1.0)
+
+    def _require_complex(self, turned: Arrays, tangents: Sequence[Array]) -> None:
+        """Give what came back real a derivative of zero, where that is one.
+
+        Raises:
+            HostGradError: it is real and changes with the arguments, as a norm does:
+                its derivative is not what a complex step sees.
+        """
+        real = [np.isnan(v.imag) & ~np.isnan(v.real) for v in turned]
+        if not any(map(np.any, real)):
+            return
+        steps = self._steps(tangents)
+        here, there = (self._evaluate(tangents, s) for s in (0 * steps, steps))
+        options = self.op.options
+        paths = [self.op.out_paths[i] for i in self.op.inexact_outs]
+        for path, mask, a, b, value in zip(
+            paths, real, here, there, turned, strict=True
+        ):
+            if (a.real != b.real)[mask].any():
+                raise HostGradError(
+                    options.name,
+                    options.place,
+                    f'has grad="complex", and {path or "its result"} came back real '
+                    f"for complex arguments, as from abs, a norm or a standard "
+                    f"deviation: a complex step cannot see its derivative. Use "
+                    f'grad="fd", or compute it without them: np.sqrt((x * x).sum()).',
+                )
+            value.imag[mask] = 0
 
     def column(self, which: int, element: int, unit: complex) -> Arrays:
         """Return the derivative along one element of one argument."""
         tangents = []
         for number, i in enumerate(self.wrt):
             x = self.at[i]
-            tangent = np.zeros(x.shape, complex if unit == 1j else float)
+            # Complex where the unit is: the others may be real arguments.
+            is_turned = number == which and unit == 1j
+            tangent = np.zeros(x.shape, complex if is_turned else float)
             if number == which:
                 rank = len(self.sizes)
                 flat = tangent.reshape((*x.shape[:rank], self.op.ins[i].size))
@@ -79,9 +116,6 @@ class _Differences:
         return self.along(tangents)
 
     def _difference(self, tangents: Sequence[Array], step: Array) -> Arrays:
-        if self.op.options.grad == "complex":
-            turned = self._evaluate(tangents, 1j * step)
-            return [np.asarray(v.imag / self._over(step, v)) for v in turned]
         above = self._evaluate(tangents, step)
         if self.op.options.grad == "fd-forward":
             if self.base is None:
@@ -99,13 +133,13 @@ class _Differences:
             wide = np.promote_types(_plain(x).dtype, np.float64)
             tangent = np.asarray(tangent, np.promote_types(_real(tangent), float))
             moved = _plain(x).astype(wide) + self._over(step, tangent) * tangent
-            points[i] = moved.astype(self._moved_dtype(x))
+            points[i] = moved.astype(self._moved_dtype(x, step))
         full = [
             np.broadcast_to(point, self.sizes + leaf.shape)
             for leaf, point in zip(self.op.ins, points, strict=True)
         ]
         batch = Batch.full(self.sizes, len(full))
-        found = call_batch(self.op, full, batch, cast=False)
+        found = call_batch(self.op, full, batch, precision="double")
         # A copy: the next evaluation may write into the same memory.
         return [found[i].copy() for i in self.op.inexact_outs]
 
@@ -113,8 +147,8 @@ class _Differences:
         """Return the step of each item, with axes of size 1 for its elements."""
         return step.reshape((*step.shape, *(1,) * (like.ndim - step.ndim)))
 
-    def _moved_dtype(self, x: Array) -> Any:
-        if self.op.options.grad != "complex":
+    def _moved_dtype(self, x: Array, step: Array) -> Any:
+        if step.dtype.kind != "c":
             return x.dtype
         return np.complex128 if x.dtype == np.float64 else np.complex64
 

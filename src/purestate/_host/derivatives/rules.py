@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from purestate._host.call.invoke import Arrays, arguments, invoke, unexpected
-from purestate._host.call.leaf import Leaf, may_cast, type_text
+from purestate._host.call.leaf import Leaf, may_cast, refusal, type_text
 from purestate._host.derivatives.derivative import Derivative
 from purestate.errors import HostSpecError
 
@@ -79,7 +79,8 @@ class Rule:
                 matrix = block.T if kind == "jvp" else block
                 flat = value.reshape(*value.shape[:extra], matrix.shape[0])
                 total = total + (flat @ matrix).reshape(total.shape)
-            made.append(total)
+            # Of the pair that a complex number is, a real one takes the first.
+            made.append(total if leaf.dtype.kind == "c" else total.real)
         return made
 
     def _blocks(self, o: int, row: Any) -> dict[int, Array]:
@@ -87,7 +88,13 @@ class Rule:
         made = {}
         for i in self.wrt:
             shape = self.op.outs[o].shape + self.op.ins[i].shape
-            block = np.zeros(shape) if values[i] is None else np.asarray(values[i])
+            block = np.zeros(shape) if values[i] is None else np.asanyarray(values[i])
+            if isinstance(block, np.ma.MaskedArray):
+                raise HostSpecError(
+                    "jac= of {} returned {}, {}.".format(
+                        self.op.options.label, *refusal(block)
+                    )
+                )
             if block.shape != shape:
                 raise HostSpecError(
                     f"jac= of {self.op.options.label} returned a block of shape "
@@ -135,11 +142,16 @@ class Rule:
         """Return one array of a rule's result, checked; None is zero."""
         if value is None:
             return np.zeros(self.lead + leaf.shape, leaf.dtype)
-        array = np.asarray(value) if jax.tree_util.all_leaves([value]) else None
+        array = None
+        is_masked = isinstance(value, np.ma.MaskedArray)
+        if jax.tree_util.all_leaves([value]) and not is_masked:
+            array = np.asarray(value)
         fits = array is not None and array.shape == self.lead + leaf.shape
         if array is None or not fits or not _may_be(array.dtype, leaf):
             shown = f"a {type(value).__name__}"
-            if array is not None:
+            if isinstance(value, np.ma.MaskedArray):
+                shown = ", ".join(refusal(value))
+            elif array is not None:
                 shown = type_text(array)
             where = f"{path} of its {rule}"
             raise unexpected(self.op.options, where, leaf, self.lead, shown)

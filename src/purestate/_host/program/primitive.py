@@ -205,12 +205,15 @@ def _differentiated(
         raise HostGradError(options.name, options.place, why)
     if not options.has_derivative:
         raise HostGradError(options.name, options.place, options.no_grad)
-    if options.grad == "complex" and any(op.ins[i].dtype.kind == "c" for i in moving):
-        raise HostGradError(
-            options.name,
-            options.place,
-            'is differentiated by a complex step in a complex argument: use grad="fd".',
-        )
+    if options.grad == "complex":
+        turned = [op.ins[i] for i in moving]
+        for leaves, what in ((turned, "in a complex argument"), (op.outs, _TO_COMPLEX)):
+            if any(leaf.dtype.kind == "c" for leaf in leaves):
+                raise HostGradError(
+                    options.name,
+                    options.place,
+                    f'is differentiated by a complex step {what}: use grad="fd".',
+                )
     operands = [*primals, *(tangents[i] for i in moving)]
     forward = Derivative(op, "jvp", moving)
     found = bind(operands, op, forward, batch + batch.part(moving))
@@ -219,6 +222,7 @@ def _differentiated(
     return outs, zeros
 
 
+_TO_COMPLEX = "and has a complex result"
 _EFFECT_UNDER_GRAD = (
     "has effects, and is differentiated: put jax.lax.stop_gradient around its "
     "arguments."

@@ -213,7 +213,7 @@ class HostEnv:
         return self._observed(observed), self._named(info, "reset")
 
     def _step(self, action: Any) -> Any:
-        taken = as_action(self.env.action_space, action)
+        taken = as_action(self._name, self.env.action_space, action)
         observed, reward, terminated, truncated, info = self.env.step(taken)
         named = self._named(info, "step")
         if self._autoreset and (terminated or truncated):

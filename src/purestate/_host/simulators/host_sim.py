@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from purestate._compat import array_here
 from purestate._host.call.invoke import arguments, invoke
 from purestate._host.call.leaf import Leaf, generators, is_inexact, key_facts
 from purestate._host.call.options import Options
@@ -164,9 +164,9 @@ class HostSim:
         simulator.thread = self._host.options.own_thread
 
     def init(self) -> Any:
-        """Return the state of a new simulator, as jax arrays."""
+        """Return the state of a new simulator, as jax arrays (numpy in a host call)."""
         tree, leaves, _ = self._simulator.start()
-        return jax.tree.unflatten(tree, [jnp.array(leaf) for leaf in leaves])
+        return jax.tree.unflatten(tree, [array_here(leaf.copy()) for leaf in leaves])
 
     def step(self, state: Any, *inputs: Any, **named: Any) -> Any:
         """Return the state one step later; with a result, the pair of both.

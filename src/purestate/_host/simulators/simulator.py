@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from purestate._host.call.leaf import Leaf, as_operand, type_text
+from purestate._host.call.leaf import Leaf, as_operand, refusal, type_text
 from purestate._host.call.workers import OwnThread
 from purestate._inspect.key_paths import path_text
 from purestate._schema.leaves import is_key
@@ -77,7 +77,7 @@ class Simulator:
                 f"  {tree}\nand after a step\n  {found_tree}",
             )
         # Copies, for the simulator is lent to the next call when this one ends.
-        copies = [np.array(leaf) for leaf in found]
+        copies = [np.array(leaf, subok=True) for leaf in found]  # with masks, if any
         for path, old, new in zip(paths, leaves, copies, strict=True):
             if old.shape != new.shape or old.dtype != new.dtype:
                 raise HostSimError(
@@ -173,9 +173,16 @@ class Simulator:
                 raise HostSimError(
                     self.name,
                     f"has {short(leaf)} as {path}: get= returns numpy arrays and "
-                    f"numbers.",
+                    f"numbers.{_more(leaf)}",
                 )
         return tree, [np.array(leaf) for _, leaf in found], paths
+
+
+def _more(leaf: Any) -> str:
+    """Return what is wrong with an array or a number that jax does not take."""
+    if not isinstance(leaf, np.ndarray | np.generic | int):
+        return ""
+    return " It is {}, {}.".format(*refusal(leaf))
 
 
 def is_nothing(result: Any) -> bool:

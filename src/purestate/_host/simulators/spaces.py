@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from purestate._host.call.leaf import Leaf, as_operand, struct
+from purestate._host.call.leaf import Leaf, as_operand, struct, too_large
 from purestate._inspect.key_paths import path_text
 from purestate.errors import HostEnvError
 from purestate.errors._text import short
@@ -45,18 +45,26 @@ def as_observation(space: Any, value: Any) -> Any:
         return {key: as_observation(part, value[key]) for key, part in parts.items()}
     if parts is not None:
         return tuple(map(as_observation, parts, value))
-    return np.asarray(value)
+    return np.asanyarray(value)  # with its mask, which is refused
 
 
-def as_action(space: Any, value: Any) -> Any:
-    """Return an action as the environment takes it, its own to write to."""
+def as_action(env: str, space: Any, value: Any) -> Any:
+    """Return an action as the environment takes it, its own to write to.
+
+    Raises:
+        HostEnvError: integers that the space's dtype cannot hold.
+    """
     parts = _parts(space)
     if isinstance(parts, dict):
-        return {key: as_action(part, value[key]) for key, part in parts.items()}
+        return {key: as_action(env, part, value[key]) for key, part in parts.items()}
     if parts is not None:
-        return tuple(map(as_action, parts, value))
+        return tuple(as_action(env, *pair) for pair in zip(parts, value, strict=True))
     if _is(space, "Discrete"):
         return space.dtype.type(value)  # a number: environments look it up in tables
+    if (number := too_large(value, space.dtype)) is not None:
+        raise HostEnvError(
+            env, f"got {number} in an action, which {space.dtype.name} cannot hold."
+        )
     return np.array(value, space.dtype)
 
 
