@@ -149,9 +149,9 @@ def _batched(
 
 
 _EFFECT_UNDER_VMAP = (
-    "has effects, whose order under vmap nobody has chosen, whatever its vmap= says. "
-    "Use jax.lax.scan or jax.lax.map over the batch, or call it outside of vmap, with "
-    "the array of all items."
+    "has effects, whose order under vmap nobody has chosen. Use jax.lax.scan or "
+    "jax.lax.map over the batch, or call it outside of vmap, with the array of all "
+    "items; vmap= has no say here."
 )
 batching.primitive_batchers[host_p] = _batched
 
