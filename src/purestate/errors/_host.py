@@ -57,7 +57,11 @@ class JaxInHostError(PurestateError, RuntimeError):
         super().__init__(
             f"{function} ({place}) uses jax while a jax program waits for its result: "
             f"the two may wait for each other for ever. Use numpy inside a host "
-            f"function, and compute with jax before or after it."
+            f"function, and compute with jax before or after it. A solver that asks "
+            f"for a cost again and again needs the cost in numpy; or write both in "
+            f"jax, as with jax.scipy.optimize, without a host function; or call the "
+            f"function outside of jit, grad and vmap, where it is plain Python and may "
+            f"use jax."
         )
 
 

@@ -157,7 +157,8 @@ def _batched(
 
 _EFFECT_UNDER_VMAP = (
     "has effects, whose order under vmap nobody has chosen. Use jax.lax.scan or "
-    "jax.lax.map over the batch, or give the function the whole batch."
+    "jax.lax.map over the batch, or call it outside of vmap, with the array of all "
+    "items; vmap= has no say here."
 )
 batching.primitive_batchers[host_p] = _batched
 
@@ -190,7 +191,8 @@ def _differentiated(
                 options.name,
                 options.place,
                 "has no second derivative: its rule is numpy code too. Differentiate "
-                "it once, or give the derivative as a host function of its own.",
+                "it once, or give it by jax.custom_jvp a derivative that is a host "
+                "function with a derivative of its own.",
             )
         linear = [
             _ad.instantiate_zeros(t) if isinstance(t, ad.Zero) else t
