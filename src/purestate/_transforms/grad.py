@@ -43,7 +43,10 @@ def grad(
 
     Returns:
         A function that returns the gradient, of the argument's class, with None in
-        place of leaves that were not differentiated; with `has_aux` a pair.
+        place of leaves that were not differentiated; with `has_aux` a pair. To
+        `replace` it is a State like any other: derived fields are computed anew from
+        the gradient of what they come from. `jax.tree.map` does not do that, nor are
+        fields derived that say `derived=False`.
 
     Raises:
         NothingToDifferentiateError: when called, if no leaf is floating-point.
