@@ -263,7 +263,7 @@ def make_replace(layout: Layout) -> Callable[..., Any] | None:
         shared=True,
     )
     # Without its examples, which would be doctests of every class of a user.
-    function.__doc__ = str(replace.__doc__).partition("    >>>")[0].rstrip()
+    function.__doc__ = str(replace.__doc__).partition(">>>")[0].rstrip()
     function.__signature__ = _REPLACE  # type: ignore[attr-defined]
     function.__purestate_generated__ = True  # type: ignore[attr-defined]
     return function
