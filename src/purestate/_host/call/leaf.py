@@ -10,6 +10,7 @@ import numpy as np
 
 from purestate._compat import untyped_jax
 
+_NUMBERS = (np.ndarray, np.generic, bool, int, float, complex)
 _limits: Any = jnp.iinfo  # untyped; numpy's own knows no int4
 _KINDS = "biufc"  # from narrow to wide, as far as "same_kind" is concerned
 
@@ -128,11 +129,12 @@ def too_large(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> int | None:
 
 
 def _numbers(value: Any) -> np.ndarray[Any, Any] | None:
-    if not isinstance(value, np.ndarray | np.generic | bool | int | float | complex):
+    if type(value) is np.ndarray:  # the short way
+        array = value
+    elif isinstance(value, np.ma.MaskedArray) or not isinstance(value, _NUMBERS):
         return None
-    if isinstance(value, np.ma.MaskedArray):
-        return None
-    array = np.asarray(value)
+    else:
+        array = np.asarray(value)
     if array.dtype.kind in "OSUVMm" and not is_inexact(array.dtype):
         return None
     return array
