@@ -76,23 +76,5 @@ def lowering(request, monkeypatch):
     return request.param
 
 
-@pytest.fixture(autouse=True)
-def no_error_of_an_earlier_test():
-    """Forget the program that failed last: JAX 0.10 would say so in every later test.
-
-    There a failed effect stays in the list that `jax.effects_barrier` waits for, which
-    no public function empties; JAX 0.12 empties it as it raises.
-    """
-    yield
-    if "jax" in sys.modules:
-        import jax
-        from jax._src import dispatch
-
-        try:
-            jax.effects_barrier()
-        except jax.errors.JaxRuntimeError:
-            dispatch.runtime_tokens.clear()
-
-
 set_jax_environment()
 register_hypothesis_profiles()
