@@ -176,15 +176,16 @@ def _split_alike(arrays: list[Any], types: list[Any], rank: int) -> list[Any]:
         return any(specs[i][:rank]), _is_explicit(types[i].sharding)
 
     which = max(range(len(arrays)), key=says)
-    # Outside of a trace a type does not say which devices.
+    # Outside of a trace a type does not say which devices, and jax 0.7.2 reshards only
+    # what is on a mesh already.
+    concrete = not any(map(is_tracer, arrays))
     like = types[which] if is_tracer(arrays[which]) else arrays[which]
+    place = untyped_jax.device_put if concrete else untyped_jax.sharding.reshard
     made = []
     for array in arrays:
         rest = (None for _ in range(array.ndim - rank))
         spec = untyped_jax.sharding.PartitionSpec(*specs[which][:rank], *rest)
-        made.append(
-            untyped_jax.sharding.reshard(array, like.sharding.update(spec=spec))
-        )
+        made.append(place(array, like.sharding.update(spec=spec)))
     return made
 
 

@@ -101,6 +101,8 @@ def test_one_integer_of_a_batch_that_does_not_fit_is_refused(vmap):
     ],
 )
 def test_an_integer_that_fits_comes_out(dtype, found):
+    if dtype == "int4" and jax.__version_info__ < (0, 8):
+        pytest.skip("jax 0.7.2 hands over zero for an int4 result of any callback")
     spec = jax.ShapeDtypeStruct(np.shape(found), dtype)
     give = ps.host_function(lambda: found, out=spec)
 
