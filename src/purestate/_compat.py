@@ -1,4 +1,4 @@
-"""What differs between versions of Python and JAX, and nothing else.
+"""What differs between versions of Python and JAX, and what others may change.
 
 Every other file may assume that what is exported here behaves the same everywhere.
 """
@@ -237,15 +237,13 @@ def note_runtime_errors(note: Callable[[str], None]) -> None:
 
 
 def is_differentiating() -> bool:
-    """Return whether jax computes tangents beside what runs now, as in such a body."""
+    """Return whether jax computes tangents beside what runs now."""
     with _home.take_current_trace() as trace:
         # By name: only the first of them is public.
         return type(trace).__name__ in ("JVPTrace", "LinearizeTrace")
 
 
 _trace: Any = Trace
-
-
 _CAN_REFUSE = hasattr(_extended, "set_current_trace")
 
 

@@ -1,9 +1,9 @@
 """How an instance comes to be: what generated and wrapped constructors call.
 
-An instance under construction lacks its `Aux`; that is the whole mark, and it lives on
-the instance. Whoever constructs, `seal` ends it. An instance whose construction failed
-is frozen too. Generated source reaches this file as `_ps`: `_ps.need` there is `need`
-here.
+An instance under construction lacks its `Aux`, and is marked `OPEN` while code of the
+user runs; the marks live on the instance. Whoever constructs, `seal` ends it. An
+instance whose construction failed is frozen too. Generated source reaches this file as
+`_ps`: `_ps.need` there is `need` here.
 """
 
 import functools
@@ -24,7 +24,7 @@ from purestate._schema.marks import AUX, FAILED, OPEN, held_by, is_state_class
 from purestate.errors import DeclarationError, FieldError, FrozenStateError
 
 CONVERTED = "__purestate_converted__"  # fields that a base's __init__ converted
-# The keyword by which `dataclasses.replace` hands over what it copies: see `SOURCE_OF`.
+# The keyword by which `dataclasses.replace` hands over what it copies: `_state/dataclass`.
 SOURCE = "_ps_source"
 _READS_A_TRACER = (
     jax.errors.ConcretizationTypeError,
@@ -75,7 +75,7 @@ def run_init(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> None:
-    """Run the hand-written `__init__` of `cls`, and seal the instance if it is its."""
+    """Run the hand-written `__init__` of `cls`, and seal if it is the outermost one."""
     layout = layout_for(self)
     if layout.bare:
         layout.cls._ps_awaken()  # type: ignore[attr-defined]
@@ -99,7 +99,7 @@ def run_init(
 
 
 def awakened(self: Any, layout: Layout, scope: dict[str, Any]) -> None:
-    """Construct again, after a class that was made empty has come to life.
+    """Construct with the `__init__` that a class has once it has come to life.
 
     Args:
         self: the instance.
@@ -131,7 +131,7 @@ def number(layout: Layout, name: str, value: Any) -> Any:
     if value is Missing:
         raise ArgumentMissing
     if isinstance(value, jax.Array) and not is_tracer(value):
-        layout.namespace["_ps_array"] = type(value)  # this check is skipped from now on
+        layout.namespace["_ps_array"] = type(value)  # arrays no longer come here
     return value
 
 

@@ -77,7 +77,7 @@ def _holds_open(value: Any) -> bool:
     return is_open(value) or any(map(_holds_open, parts(value)))
 
 
-def _path_text(way: tuple[tuple[Any, Any], ...]) -> str:
+def _way_text(way: tuple[tuple[Any, Any], ...]) -> str:
     steps = (
         f".{key}"
         if isinstance(key, str) and not isinstance(holder, dict)
@@ -209,7 +209,7 @@ class Draft(Generic[_S]):
         for key, part in items(value).items():
             way = (*outer, (value, key))
             if any(part is holder for holder, _ in way):
-                raise DraftError.cycle(type(part), _path_text(way))
+                raise DraftError.cycle(type(part), _way_text(way))
             self._freeze(part, *way)
         held = held_by(value) if is_state(value) else {}
         owner, source = held.get(DRAFT, (None, None))

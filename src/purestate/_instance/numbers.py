@@ -69,7 +69,7 @@ def strong(layout: Layout, name: str, value: Any, like: Any = None) -> Any:
     Args:
         layout: the record of the class.
         name: an array field.
-        value: what `is_number`.
+        value: one for which `is_number` is true.
         like: the array that it replaces; its dtype is kept where it can hold the value.
 
     Raises:

@@ -3,7 +3,7 @@
 What an instance is at the moment stands in its `__dict__`, beside its fields: the mark
 `AUX` on a finished one, `OPEN` while a constructor runs, `DRAFT` in a draft, `FAILED`
 after a constructor that raised. Users do not see the marks: `vars(state)` is a copy of
-the fields, see `Holder`. So everything here that reads or writes a mark goes through
+the fields, see `visible`. So everything here that reads or writes a mark goes through
 `held_by` and `store`, or in generated source through the attribute `_ps_dict`, which
 costs what `__dict__` does elsewhere.
 """

@@ -19,7 +19,7 @@ from purestate._compat import is_inside_trace, is_written_by_dataclasses
 from purestate._schema.marks import AUX, held_by, is_state
 from purestate._schema.tracers import find_tracers
 
-# Exact types whose == agrees with `typed` for non-zero, non-NaN values.
+# Exact types whose == agrees with `typed`; floats are asked for in `is_plain`.
 _PLAIN = frozenset({bool, int, str, bytes, type(None)})
 _METHODS = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
 _SCALARS = (str, bytes, int, enum.Enum, type(None), type)
@@ -78,7 +78,7 @@ def typed(value: Any) -> Any:
 
 
 def _has_owner(method: Any) -> bool:
-    """Return whether a method is bound; functions of C modules are to their module."""
+    """Return whether a method is bound; a function of a C module has that as owner."""
     return not isinstance(method.__self__, types.ModuleType | None)
 
 

@@ -100,9 +100,6 @@ __all__ = [
     "UnsetFieldError",
 ]
 
-for _name in __all__:  # tracebacks show where users find the class
-    globals()[_name].__module__ = __name__
-
 # What tracebacks, pickles and help() show is where an object is public.
 for _name in __all__:
     globals()[_name].__module__ = __name__

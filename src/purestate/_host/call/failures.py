@@ -40,7 +40,7 @@ _MARK = re.compile(r"purestate host error #(\d+)")
 _KEPT = 256
 _failed: collections.OrderedDict[int, BaseException] = collections.OrderedDict()
 _numbers = itertools.count(1)
-# The numbers of errors that came out of a wait somewhere.
+# The numbers of errors that came out of a wait, since `surface_errors` was first used.
 _came_out: collections.deque[int] = collections.deque(maxlen=4 * _KEPT)
 _lock = threading.Lock()
 
