@@ -24,7 +24,7 @@ from purestate._schema.marks import AUX, FAILED, OPEN, held_by, is_state_class
 from purestate.errors import DeclarationError, FieldError, FrozenStateError
 
 CONVERTED = "__purestate_converted__"  # fields that a base's __init__ converted
-# The keyword by which `dataclasses.replace` hands over what it copies: `_state/dataclass`.
+# By this keyword `dataclasses.replace` hands over what it copies: `_state/dataclass`.
 SOURCE = "_ps_source"
 _READS_A_TRACER = (
     jax.errors.ConcretizationTypeError,

@@ -2,8 +2,8 @@
 
 Everything that depends on the class alone is decided while writing, so that a call does
 only what its class needs: no test for hooks, defaults or static fields that the class
-has not. What the source calls when something is out of the
-ordinary stands in `_instance/construct`, which it knows as `_ps`.
+has not. What the source calls when something is out of the ordinary stands in
+`_instance/construct`, which it knows as `_ps`.
 
 The names of parameters are the user's, and may be `type` or `KeyError`. So whatever the
 source reads besides them starts with `_ps`, which no field may.

@@ -1,8 +1,8 @@
 """Notes on the errors of jitted functions: which field it was, and what to do.
 
-All but the search for shared buffers runs in an `except`. An exception keeps its type and its text; help
-comes as a note below it. Two texts of jax are continued instead: one says nothing of
-where, and one advises what would be refused.
+All but the search for shared buffers runs in an `except`. An exception keeps its type
+and its text; help comes as a note below it. Two texts of jax are continued instead: one
+says nothing of where, and one advises what would be refused.
 """
 
 import functools
