@@ -33,8 +33,8 @@ BELOW = {
     "testing/_trees": ["_inspect"],
     "testing/_strategies": ["testing/_trees", "_state"],
     "testing/_cases": ["testing/_strategies", "_pack"],
-    "testing/_laws": ["testing/_cases", "_transforms"],
-    "testing": ["testing/_laws", "_host/function"],
+    "testing/_laws": ["testing/_cases", "_transforms", "_host/function"],
+    "testing": ["testing/_laws"],
     "__init__": ["_host/simulators", "_transforms", "_state"],
 }
 KNOWS_JAX = ("_compat", "_host/program")

@@ -358,6 +358,16 @@ def scaling(init):
 Scaled.__init__ = scaling(Scaled.__init__)
 
 
+class Slots:
+    __slots__ = ("extra",)
+
+
+class Slotted(Slots, ps.State):
+    """Cannot change its class, which is how a State explains that it was donated."""
+
+    a: Vector
+
+
 CLASSES = {
     "unflatten runs a hook": (
         lambda: registered(unflatten=lambda cls, _, leaves: cls(*leaves)),
@@ -432,6 +442,7 @@ CLASSES = {
     "replace that makes arrays of flags": (lambda: Numbers, "flags"),
     "replace that makes arrays of other flags": (lambda: AllNumbers, "flags"),
     "a constructor that changes what it is given": (lambda: Scaled, "dataclass_replace"),
+    "a failed donation without a word": (lambda: Slotted, "failed_donation"),
 }  # fmt: skip
 
 

@@ -1,13 +1,20 @@
 """Laws of States inside of jit, vmap, grad and scan: the class comes out again."""
 
+import contextlib
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purestate._compat import untyped_jax
+from purestate._host.function import host_function
 from purestate._inspect.key_paths import path_text
 from purestate._transforms.grad import grad
+from purestate._transforms.jit import jit as donated
+from purestate.errors import ConsumedStateError
+from purestate.errors._text import error_text
 from purestate.testing._cases.donated import arrays_of, quietly, shared_array
 from purestate.testing._cases.fresh import fresh
 from purestate.testing._cases.outside import of_class, tracers_of
@@ -150,6 +157,55 @@ def donation(case: StateCase) -> None:
         if leaf.is_deleted():
             raise Broken(place, "donating one instance deleted it in another one.")
     same_as(expected, out, "before and after a donated call")
+
+
+@law(
+    "state",
+    promise="an instance that was donated to a call that failed is whole, or says so",
+    compiles=True,
+)
+def failed_donation(case: StateCase) -> None:
+    """Donate to a call that raises while it is traced, and to one that raises later."""
+    if not case.is_state or not is_numeric(case.state):
+        return
+    if not any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(case.state)):
+        return
+    if differ_in_type(case.once("first", lambda: case.state), case.state):
+        return  # programs take time to compile
+    for step in (_raises_in_the_trace, _raises_in_the_program):
+        state = fresh(case.state)
+        donating: Any = case.once(step, functools.partial(donated, step, donate=True))
+        with quietly(), contextlib.suppress(_Failed):
+            untyped_jax.block_until_ready(donating(state))
+        try:
+            same_as(case.state, state, "before and after a failure", exact=True)
+        except ConsumedStateError:
+            continue
+        except RuntimeError as error:
+            raise Broken(
+                "",
+                f"it was donated to a call that failed, and says of it no more than "
+                f"{error_text(error)}",
+            ) from error
+
+
+class _Failed(Exception):
+    """What a donated call raises on purpose."""
+
+
+def _raises_in_the_trace(state: Any) -> Any:
+    raise _Failed
+
+
+def _raises_in_the_program(state: Any) -> Any:
+    return _again(state), _fail(jnp.zeros(()))
+
+
+def _fail_on_the_host(x: Any) -> Any:
+    raise _Failed
+
+
+_fail = host_function(_fail_on_the_host, out=lambda x: x)
 
 
 def _again(state: Any) -> Any:
