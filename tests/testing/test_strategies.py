@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import re
 import typing
 from typing import Generic, Literal, NamedTuple, TypeVar
 
@@ -231,7 +232,9 @@ def test_a_counterexample_shrinks_to_the_simplest_instance():
     with pytest.raises(AssertionError):
         fails()
 
-    assert "dense=Dense(w=jnp.zeros((2, 2), 'float32'), b=" in smallest[-1]
+    # The lowest version of hypothesis stops at an axis of 1, which is as simple.
+    dense = r"dense=Dense\(w=jnp\.zeros\(\(2, [12]\), 'float32'\), b="
+    assert re.search(dense, smallest[-1])
     assert smallest[-1].count("Dense(") <= 3
     assert len(smallest[-1]) < 1100
 
