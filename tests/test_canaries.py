@@ -135,6 +135,6 @@ def test_operations_of_jax_are_still_refused_inside_of_host_code():
     if not hasattr(jax.extend.core, "set_current_trace"):
         pytest.skip("this version of jax has no public way to refuse")
 
-    refusing = _compat.refusing_jax(lambda: KeyError("refused"))
+    refusing = _compat.refusing_jax(lambda: KeyError("refused"))()
     with refusing, pytest.raises(KeyError, match="refused"):
         jnp.zeros(3) + 1

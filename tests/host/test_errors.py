@@ -182,9 +182,7 @@ def test_an_eager_call_is_a_plain_python_call():
 
     assert [
         "__call__",
-        "call",
-        "_call",
-        "invoke",
+        "direct_call",
         "simulate",
         "inner_frame_of_the_simulator",
     ] == frames(caught.value)[1:]
@@ -203,7 +201,7 @@ def test_an_outer_function_that_reuses_an_inner_trace_waits_too():
 @pytest.mark.parametrize(("wait", "expected"), [(True, 1), (False, 0)])
 def test_the_wait_can_be_turned_off(monkeypatch, wait, expected):
     waits = []
-    monkeypatch.setattr(jax, "effects_barrier", lambda: waits.append(1))
+    monkeypatch.setattr(jax, "block_until_ready", lambda x: waits.append(1))
     step = ps.jit(simulator(), wait=wait)
 
     assert 2.0 == step(1.0)
@@ -279,3 +277,33 @@ def test_host_errors_survive_pickling(error):
     assert type(error) is type(again)
     assert str(error) == str(again)
     assert isinstance(error, errors.PurestateError)
+
+
+@pytest.mark.parametrize(
+    "result", [lambda x: x, lambda x: x + 1, lambda x: None], ids=["given", "new", "no"]
+)
+def test_a_call_for_an_effect_of_jax_fails_where_it_was_made(result):
+    simulate = simulator()
+
+    def step(x):
+        jax.debug.callback(lambda y: None, simulate(x))
+        return result(x)
+
+    compiled = ps.jit(step)
+    for _ in range(3):  # from the second call on, jax takes a shorter way
+        with pytest.raises(Diverged):
+            compiled(-1.0)
+        compiled(1.0)
+
+
+def test_a_call_without_effects_waits_for_its_result_alone(monkeypatch):
+    log = ps.jit(ps.host_function(lambda x: x, out=lambda x: x, effects=True))
+    step = ps.jit(simulator())
+    step(1.0), log(1.0)
+    waited = []
+    monkeypatch.setattr(jax, "effects_barrier", lambda: waited.append(1))
+
+    step(1.0)
+    assert [] == waited
+    log(1.0)
+    assert [1] == waited

@@ -21,7 +21,7 @@ from purestate._compat import (
     untyped_jax,
 )
 from purestate._host.call.batch import compare_rows
-from purestate._host.call.invoke import call
+from purestate._host.call.invoke import call, caller, frozen
 from purestate._host.call.leaf import Leaf, as_operand, generators, key_facts, refusal
 from purestate._host.call.operation import Operation
 from purestate._host.call.options import HostOptions, Options
@@ -121,7 +121,7 @@ class HostFunction:
         functools.update_wrapper(self, options.fn, updated=())
         self._options = options
         self._operations: dict[Any, Operation] = {}
-        self._repeated: set[Operation] = set()
+        self._eager: dict[Operation, Callable[..., Any]] = {}
         # Most functions take arrays by position, and need no look at their signature.
         self._plain = not options.static_argnames
         if options.has_effects:
@@ -166,9 +166,15 @@ class HostFunction:
 
             outs = bind(values, op)
         else:
-            arrays = [np.asarray(value) for value in values]
-            outs = [self._as_jax(op, value) for value in call(op, arrays, eager=True)]
-            self._repeated.add(op)
+            arrays = [frozen(np.asarray(value)) for value in values]
+            if (run := self._eager.get(op)) is not None:
+                outs = [_as_jax(value) for value in run(*arrays)]
+            else:
+                run = caller(op, eager=True)
+                outs = [jnp.array(value) for value in run(*arrays)]
+                self._eager[op] = run
+        if op.returns_array:
+            return outs[0]
         return jax.tree.unflatten(op.out_tree, map(_as_key, op.outs, outs))
 
     def check_vmap(self, *args: Any) -> None:
@@ -241,17 +247,12 @@ class HostFunction:
         ]
         return jax.tree.unflatten(op.out_tree, outs)
 
-    def _as_jax(self, op: Operation, value: np.ndarray[Any, Any]) -> Any:
-        """Return a copy for jax, which later writes to the function's memory miss."""
-        # A compiled identity takes a third of the time, from the second call on.
-        if op in self._repeated and value.nbytes <= _SMALL:
-            return _identity(value.copy())
-        return jnp.array(value)
-
     def _operation(
         self, tree: Any, ins: tuple[Leaf, ...], statics: dict[str, Any]
     ) -> Operation:
-        fixed = tuple((k, type(v), v) for k, v in sorted(statics.items()))
+        fixed: tuple[Any, ...] = ()
+        if statics:
+            fixed = tuple((k, type(v), v) for k, v in sorted(statics.items()))
         key = (tree, ins, fixed, _config.jax_enable_x64)
         try:
             found = self._operations.get(key)
@@ -306,6 +307,12 @@ class HostFunction:
         if why.endswith("no array"):
             why += f": name {root} in static_argnames if it is configuration"
         return HostSpecError(f"{self._options.label} got {what} as {where}, {why}.")
+
+
+def _as_jax(value: np.ndarray[Any, Any]) -> Any:
+    """Return a copy for jax, which later writes to the function's memory miss."""
+    # A compiled identity takes a third of the time, from the second call on.
+    return _identity(value.copy()) if value.nbytes <= _SMALL else jnp.array(value)
 
 
 def _from_options(cls: type[HostFunction], declared: dict[str, Any]) -> HostFunction:

@@ -100,10 +100,12 @@ class Program:
         if not self.watch.calls_host:
             return
         if current_trace() != outermost_trace():
-            note_call()  # jax kept the inner trace: the outer one calls them as well
+            # jax kept the inner trace: the outer one calls them as well.
+            note_call(self.watch.waits_for_effects)
         elif self.wait:
             untyped_jax.block_until_ready(out)
-            untyped_jax.effects_barrier()
+            if self.watch.waits_for_effects:
+                untyped_jax.effects_barrier()
 
 
 def calling(program: Program, like: Any) -> Callable[..., Any]:

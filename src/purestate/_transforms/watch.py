@@ -44,12 +44,14 @@ class Watch:
         name: how to call it in texts.
         donated: the parameters that are donated.
         calls_host: whether a trace has met a host function.
+        waits_for_effects: whether its exception may leave no trace in the result.
     """
 
     function: Callable[..., Any]
     name: str
     donated: tuple[DonatedParameter, ...]
     calls_host: bool = False
+    waits_for_effects: bool = False
 
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
@@ -81,13 +83,24 @@ class Watch:
             before = _remembered(args[0], is_packed) if args else None
             calls = count_calls()
             out = self.function(*args, **kwargs)
-            self.calls_host = self.calls_host or calls != count_calls()
+            self._note_host_calls(calls, (args, kwargs), out)
             self._compare(before, args, kwargs, out, given if is_packed else [])
             return packed_again(out, given) if given else out
 
         if not hasattr(self.function, "__name__"):  # what profilers show
             traced.__name__ = self.name.rpartition(".")[2]
         return traced
+
+    def _note_host_calls(self, before: tuple[int, int], given: Any, out: Any) -> None:
+        calls, effects = count_calls()
+        if calls == before[0]:
+            return
+        self.calls_host = True
+        # A failed program fails in all that it computes. What it returns as it came is
+        # not waited for, and jax runs a call for that only for the sake of an effect.
+        same = set(map(id, jax.tree.leaves(given)))
+        if effects != before[1] or same.issuperset(map(id, jax.tree.leaves(out))):
+            self.waits_for_effects = True
 
     def _count_trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         seen = jax.tree.map(_abstract, (args, kwargs))

@@ -5,13 +5,14 @@ ranks, so that a function of whole arrays cannot be taken for one of items.
 """
 
 import dataclasses
+import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from purestate._host.call.invoke import Arrays, call
+from purestate._host.call.invoke import Arrays, call, caller, frozen
 from purestate._host.call.leaf import epsilon, is_inexact
 from purestate._host.call.operation import Operation
 from purestate.errors import HostVmapError
@@ -89,27 +90,40 @@ class Batch:
         return [a.reshape((*self.sizes, *a.shape[1:])) for a in arrays]
 
 
-def call_batch(
-    op: Operation, arrays: Sequence[Array], batch: Batch, precision: str = "declared"
-) -> Arrays:
-    """Return the result's leaves, each with all batch axes in front."""
-    if not batch.sizes:
-        return call(op, arrays, precision=precision)
-    if 0 in batch.sizes:
-        return [np.zeros(batch.sizes + leaf.shape, leaf.dtype) for leaf in op.outs]
-    mode, fn = op.options.vmap, op.options.batch_fn
+def batch_caller(
+    op: Operation, batch: Batch, precision: str = "declared"
+) -> Callable[..., Sequence[Array]]:
+    """Return what calls for a batch: a function of arrays, as `caller` returns one.
+
+    Each leaf of its results has all batch axes in front.
+    """
+    sizes, fn, mode = batch.sizes, op.options.batch_fn, op.options.vmap
+    if not sizes:
+        return caller(op, precision=precision)
+    if 0 in sizes:
+        empty = [np.zeros(sizes + leaf.shape, leaf.dtype) for leaf in op.outs]
+        return lambda *arrays: empty
     if fn is None and mode not in ("vectorized", "batched"):
-        return each(op, lambda item: call(op, item, precision=precision), arrays, batch)
+        item = caller(op, precision=precision)
+        return lambda *arrays: each(op, item, arrays, batch)
+    is_full = all(map(all, batch.masks))
     if fn is None and mode == "vectorized":
-        return call(op, batch.aligned(arrays), lead=batch.sizes, precision=precision)
-    flat = batch.flattened(arrays)
-    lead = (int(np.prod(batch.sizes)),)
-    return batch.unflattened(call(op, flat, fn=fn, lead=lead, precision=precision))
+        whole = caller(op, lead=sizes, precision=precision)
+        if is_full:
+            return whole
+        return lambda *arrays: whole(*batch.aligned(arrays))
+    lead = (math.prod(sizes),)
+    whole = caller(op, fn=fn, lead=lead, precision=precision)
+    if is_full and sizes == lead:
+        return whole
+    return lambda *arrays: batch.unflattened(
+        whole(*map(frozen, batch.flattened(arrays)))
+    )
 
 
 def each(
     op: Operation,
-    body: Callable[[Arrays], Arrays],
+    body: Callable[..., Sequence[Array]],
     arrays: Sequence[Array],
     batch: Batch,
 ) -> Arrays:
@@ -119,13 +133,16 @@ def each(
     """
     stacks: Arrays = []
     lock = threading.Lock()
+    is_full = all(map(all, batch.masks))
 
     def run(index: tuple[int, ...]) -> None:
-        item = [
-            array[_own(index, mask)]
-            for array, mask in zip(arrays, batch.masks, strict=True)
-        ]
-        values = body(item)
+        if is_full:
+            at: Any = (*index, ...)  # an array with no axes left stays one
+            item = [array[at] for array in arrays]
+        else:
+            masks = zip(arrays, batch.masks, strict=True)
+            item = [array[_own(index, mask)] for array, mask in masks]
+        values = body(*item)
         with lock:
             if not stacks:
                 stacks.extend(np.empty(batch.sizes + v.shape, v.dtype) for v in values)
@@ -143,7 +160,6 @@ def each(
 
 
 def _own(index: tuple[int, ...], mask: tuple[bool, ...]) -> Any:
-    # The ellipsis keeps what has no axes left an array.
     return (*(i for i, has in zip(index, mask, strict=True) if has), ...)
 
 
@@ -153,7 +169,8 @@ def compare_rows(op: Operation, arrays: Sequence[Array], count: int) -> None:
     Raises:
         HostVmapError: they differ, so the function mixes the items of a batch.
     """
-    together = call_batch(op, arrays, Batch.full((count,), len(arrays)))
+    batch = Batch.full((count,), len(arrays))
+    together = batch_caller(op, batch)(*map(frozen, arrays))
     for row in sorted({0, count - 1}):
         alone = call(op, [array[row, ...] for array in arrays])
         for path, both, one in zip(op.out_paths, together, alone, strict=True):

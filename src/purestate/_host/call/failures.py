@@ -57,9 +57,9 @@ def guarded(call: Callable[..., Any], note: str = "") -> Callable[..., Any]:
         note: what else to say where jax's account of an exception is all there is.
     """
 
-    def guard(*args: Any) -> Any:
+    def guard(*args: Any) -> tuple[Any, ...]:
         try:
-            return call(*args)
+            return tuple(call(*args))
         # KeyboardInterrupt and SystemExit too: XLA would make text of them as well.
         except BaseException as error:
             raise _marked(_keep(error), error, note) from error
@@ -77,12 +77,12 @@ def numbered(call: Callable[..., Any], results: Sequence[Any]) -> Callable[..., 
         results: shapes and dtypes of what it returns.
     """
 
-    def number(*args: Any) -> list[Any]:
+    def number(*args: Any) -> tuple[Any, ...]:
         try:
-            return [*call(*args), np.int32(0)]
+            return (*call(*args), np.int32(0))
         except BaseException as error:  # noqa: BLE001  # `raise_numbered` raises it
             zeros = [np.zeros(result.shape, result.dtype) for result in results]
-            return [*zeros, np.int32(_keep(error))]
+            return (*zeros, np.int32(_keep(error)))
 
     return number
 

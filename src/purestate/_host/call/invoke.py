@@ -1,14 +1,12 @@
 """Calling a host function on numpy arrays, and checking what comes back."""
 
 import contextlib
-import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from purestate._compat import refusing_jax
 from purestate._host.call.leaf import (
     Leaf,
     generators,
@@ -20,12 +18,73 @@ from purestate._host.call.leaf import (
 from purestate._host.call.operation import Operation
 from purestate._host.call.options import Options
 from purestate._inspect.key_paths import path_text
-from purestate.errors import HostSpecError, JaxInHostError
+from purestate.errors import HostSpecError
 
 Arrays = list[np.ndarray[Any, Any]]
 # The imaginary part of what came back real from a complex step. One item of a batch may
 # be real and the next one complex, so that the dtype cannot say it.
 NOT_COMPLEX = complex(0, np.nan)
+
+
+def caller(
+    op: Operation,
+    *,
+    fn: Callable[..., Any] | None = None,
+    lead: tuple[int, ...] = (),
+    precision: str = "declared",
+    eager: bool = False,
+) -> Callable[..., Sequence[np.ndarray[Any, Any]]]:
+    """Return what makes a `call`: a function of arrays, `frozen` if it is "declared".
+
+    What an operation needs is found out here, once: at each call it took longer than
+    all the rest, for 8 bytes. Of most a call is then the function itself, and one look
+    at the array that it returns.
+    """
+    if op.options.trusted and not op.options.cache:
+        return fn or op.options.fn
+    if not op.is_plain or precision != "declared":
+        return lambda *arrays: call(
+            op, arrays, fn=fn, lead=lead, precision=precision, eager=eager
+        )
+    called, refusing = fn or op.options.fn, op.options.refusing
+    is_flat = op.in_tree == jax.tree.structure(((0,) * len(op.ins), {}))
+    unflatten = op.in_tree.unflatten
+    shape: Any = None
+    dtype: Any = None
+    if op.returns_array:
+        shape, dtype = lead + op.outs[0].shape, op.outs[0].dtype
+
+    def direct_call(*arrays: np.ndarray[Any, Any]) -> Sequence[np.ndarray[Any, Any]]:
+        args, kwargs = (arrays, _NO_NAMES) if is_flat else unflatten(arrays)
+        if eager:
+            result = called(*args, **kwargs)
+        else:
+            with refusing():
+                result = called(*args, **kwargs)
+        if (
+            type(result) is np.ndarray
+            and result.shape == shape
+            and result.dtype == dtype
+        ):
+            return (result,)
+        return checked(op, result, lead, "declared")
+
+    return direct_call
+
+
+_NO_NAMES: dict[str, Any] = {}
+
+
+def frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return an array with these numbers that is C-contiguous and read-only."""
+    flags = array.flags
+    if not flags.c_contiguous:
+        array = array.copy(order="C")
+    elif not flags.writeable:
+        return array
+    array = array.view()
+    array.flags.writeable = False
+    return array
 
 
 def call(
@@ -94,11 +153,10 @@ def arguments(op: Operation, arrays: Sequence[np.ndarray[Any, Any]]) -> Any:
         array = given
         if options.upcast and array.dtype == leaf.dtype:
             array = array.astype(leaf.wide, copy=False)
-        if not array.flags.c_contiguous or (options.writable and array is given):
+        if not options.writable:
+            array = frozen(array)
+        elif not array.flags.c_contiguous or array is given:
             array = array.copy(order="C")
-        if array.flags.writeable and not options.writable:
-            array = array.view()
-            array.flags.writeable = False
         leaves.append(array)
     return jax.tree.unflatten(op.in_tree, leaves)
 
@@ -111,31 +169,20 @@ def invoke(
     eager: bool = False,
 ) -> Any:
     """Return what a function of the user returns, on its thread, with its scratch."""
+    refusing = contextlib.nullcontext if eager else options.refusing
 
     def run() -> Any:
-        with _scratch(options) as first, _refusing(options, eager):
-            return fn(*first, *args, **kwargs)
+        if options.work_spaces is None:
+            with refusing():
+                return fn(*args, **kwargs)
+        with options.work_spaces.lent() as first, refusing():
+            return fn(first, *args, **kwargs)
 
     if options.own_thread is not None:
         return options.own_thread.run(run)
     if eager and options.work_spaces is None:
         return fn(*args, **kwargs)
     return run()
-
-
-@contextlib.contextmanager
-def _scratch(options: Options) -> Iterator[tuple[Any, ...]]:
-    if options.work_spaces is None:
-        yield ()
-        return
-    with options.work_spaces.lent() as thing:
-        yield (thing,)
-
-
-def _refusing(options: Options, eager: bool) -> contextlib.AbstractContextManager[Any]:
-    if eager:
-        return contextlib.nullcontext()
-    return refusing_jax(functools.partial(JaxInHostError, options.name, options.place))
 
 
 def checked(
@@ -150,7 +197,12 @@ def checked(
     if tree != op.out_tree:
         raise _structure_error(op, result, tree)
     return [
-        _checked(op, path, leaf, value, lead, precision)
+        value
+        if type(value) is np.ndarray
+        and value.shape == lead + leaf.shape
+        and value.dtype == leaf.dtype
+        and precision == "declared"
+        else _checked(op, path, leaf, value, lead, precision)
         for path, leaf, value in zip(op.out_paths, op.outs, values, strict=True)
     ]
 

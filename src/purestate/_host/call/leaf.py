@@ -12,6 +12,7 @@ from purestate._compat import untyped_jax
 
 _NUMBERS = (np.ndarray, np.generic, bool, int, float, complex)
 _limits: Any = jnp.iinfo  # untyped; numpy's own knows no int4
+_FEW = 1024  # elements
 _KINDS = "biufc"  # from narrow to wide, as far as "same_kind" is concerned
 
 
@@ -83,7 +84,7 @@ def as_operand(value: Any) -> tuple[Leaf, Any] | None:
         if too_large(array, dtype) is not None:
             return None
         array = array.astype(dtype)
-    return Leaf(array.shape, dtype), array
+    return _plain_leaf(array.shape, dtype), array  # type: ignore[return-value]
 
 
 def type_in_jax(value: Any) -> Leaf | None:
@@ -119,6 +120,11 @@ def too_large(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> int | None:
     """
     if array.dtype.kind not in "iuO" or not jnp.issubdtype(dtype, np.integer):
         return None
+    if array.dtype.kind == dtype.kind and array.size <= _FEW:
+        # There and back again takes a third of a look for the least and the greatest.
+        back = array.astype(dtype).astype(array.dtype)
+        if back.tobytes() == array.tobytes():
+            return None
     if not array.size or np.can_cast(array.dtype, dtype):
         return None
     limits = _limits(dtype)

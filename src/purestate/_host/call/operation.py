@@ -14,6 +14,8 @@ from purestate._host.call.leaf import Leaf
 from purestate._host.call.options import Options
 from purestate._inspect.key_paths import path_text
 
+_ARRAY = jax.tree.structure(0)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Operation:
@@ -54,6 +56,30 @@ class Operation:
             found.__qualname__ = repr(self)
             self._parameter[:] = [weakref.ref(found)]
         return found
+
+    @functools.cached_property
+    def is_plain(self) -> bool:
+        """Whether the function takes arrays as they are given, and returns some.
+
+        What has nothing of all that costs time takes the direct way of `caller`.
+        """
+        options = self.options
+        special = (
+            options.cache,
+            options.scratch,
+            options.thread,
+            options.trusted,
+            options.upcast,
+            options.writable,
+            options.has_effects and options.out is None,
+            self.statics,
+        )
+        return not any(special) and all(leaf.key is None for leaf in self.ins)
+
+    @functools.cached_property
+    def returns_array(self) -> bool:
+        """Whether the result is one array, and nothing around it."""
+        return self.out_tree == _ARRAY and self.outs[0].key is None
 
     @functools.cached_property
     def inexact_outs(self) -> tuple[int, ...]:

@@ -1,14 +1,16 @@
 """The options of a host function, and which of them go together."""
 
+import contextlib
 import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypedDict
 
+from purestate._compat import refusing_jax
 from purestate._host.call.workers import OwnThread, Pool, Scratch
 from purestate._schema.text import function_name
-from purestate.errors import HostSpecError
+from purestate.errors import HostSpecError, JaxInHostError
 
 VMAPS = ("loop", "threads", "vectorized", "batched", "error")
 GRADS = ("fd", "fd-forward", "complex", "zero")
@@ -183,6 +185,12 @@ class Options:
         """Whether some source of derivatives was given."""
         rules = (self.grad, self.jvp, self.vjp, self.jac)
         return any(rule is not None for rule in rules)
+
+    @functools.cached_property
+    def refusing(self) -> Callable[[], contextlib.AbstractContextManager[Any]]:
+        """What makes the contexts in which the function runs in a program."""
+        error = functools.partial(JaxInHostError, self.name, self.place)
+        return refusing_jax(error)
 
     @functools.cached_property
     def own_thread(self) -> OwnThread | None:

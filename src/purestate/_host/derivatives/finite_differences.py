@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from purestate._host.call.batch import Batch, call_batch
+from purestate._host.call.batch import Batch, batch_caller
 from purestate._host.call.invoke import Arrays
 from purestate._host.call.leaf import Leaf, epsilon
 from purestate._host.derivatives.derivative import Derivative
@@ -139,7 +139,7 @@ class _Differences:
             for leaf, point in zip(self.op.ins, points, strict=True)
         ]
         batch = Batch.full(self.sizes, len(full))
-        found = call_batch(self.op, full, batch, precision="double")
+        found = batch_caller(self.op, batch, precision="double")(*full)
         # A copy: the next evaluation may write into the same memory.
         return [found[i].copy() for i in self.op.inexact_outs]
 

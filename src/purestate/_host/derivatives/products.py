@@ -43,19 +43,19 @@ def product(derivative: Derivative, arrays: Sequence[Array], batch: Batch) -> Ar
         if batch.sizes:
             found = each(derivative.op, one, arrays, batch)
         else:
-            found = one(list(arrays))
+            found = one(*arrays)
     return [
         np.asarray(value).astype(leaf.dtype, copy=False)
         for leaf, value in zip(wanted, found, strict=True)
     ]
 
 
-def _item(derivative: Derivative) -> Callable[[Arrays], Arrays]:
+def _item(derivative: Derivative) -> Callable[..., Arrays]:
     """Return the product for one item, from the rule that was declared."""
     count = len(derivative.op.ins)
     given_kind = "jvp" if derivative.op.options.jvp is not None else "vjp"
 
-    def one(item: Arrays) -> Arrays:
+    def one(*item: Array) -> Arrays:
         rule = Rule(derivative, item[:count])
         linear = item[count:]
         if given_kind == derivative.kind:
@@ -88,11 +88,11 @@ def _by_jacobians(
     items = [*arrays[:count]]
     items += [_moved(a, order) for a in linear.repeated(arrays[count:])]
 
-    def one(item: Arrays) -> Arrays:
+    def one(*item: Array) -> Arrays:
         rule = Rule(derivative, item[:count])
         return rule.by_jacobian(derivative.kind, item[count:], rank - len(moving))
 
-    found = each(derivative.op, one, items, points) if moving else one(items)
+    found = each(derivative.op, one, items, points) if moving else one(*items)
     return [_moved(value, np.argsort(order)) for value in found]
 
 

@@ -9,7 +9,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -19,6 +19,7 @@ from jax.interpreters import mlir
 
 from purestate._compat import untyped_jax as _jax
 from purestate._host.call.failures import guarded, numbered, raise_numbered
+from purestate._host.call.invoke import frozen
 from purestate._host.call.leaf import struct
 from purestate._host.program.wide_numbers import (
     from_words,
@@ -48,7 +49,7 @@ _REPEATED = (
     "again in all later ordered effects of the same thread (jax#37587). Call them in "
     "another thread, or declare effects=True in place of ordered=True."
 )
-_Call = Callable[..., list[np.ndarray[Any, Any]]]
+_Call = Callable[..., Sequence[np.ndarray[Any, Any]]]
 
 
 def chosen(size: int, devices: int, platform: str, effect: str) -> str:
@@ -124,7 +125,9 @@ def lower(ctx: Any, call: _Call, results: list[Any], effect: str, *args: Any) ->
 
     lowered = mlir.lower_fun(run, multiple_results=True)(ctx, *args)
     if name == "pure":
-        _call_directly(ctx.module_context.host_callbacks, known, direct, len(args))
+        if effect == "ordered":
+            direct[0] = _after_tokens(direct[0], len(args))
+        _call_directly(ctx.module_context.host_callbacks, known, direct)
     return lowered
 
 
@@ -147,7 +150,7 @@ def _buffer(call: _Call, shapes: list[Any], operands: Any) -> Any:
 
 def _pure(call: _Call, shapes: list[Any], operands: Any, effect: str) -> Any:
     def numbers(*arrays: Any) -> Any:
-        return tuple(call(*map(np.asarray, arrays)))
+        return call(*map(frozen, map(np.asarray, arrays)))
 
     if effect:
         ordered = effect == "ordered"
@@ -201,9 +204,17 @@ def _raise_on_device(number: Any) -> Any:
     return (raise_numbered(number),)
 
 
-def _call_directly(
-    callbacks: list[Any], known: int, calls: list[_Call], count: int
-) -> None:
+def _after_tokens(call: _Call, count: int) -> _Call:
+    """Return `call` on the last `count` of its arrays; in front come tokens."""
+
+    def ordered(*arrays: Any) -> tuple[Any, ...]:
+        tokens = arrays[: len(arrays) - count]
+        return (*tokens, *call(*arrays[len(tokens) :]))
+
+    return ordered
+
+
+def _call_directly(callbacks: list[Any], known: int, calls: list[_Call]) -> None:
     """Have the program call us, and not jax's wrapper around us.
 
     The wrapper makes jax arrays of the operands, and whoever reads those waits for a
@@ -216,15 +227,7 @@ def _call_directly(
         callbacks: what jax's program calls.
         known: how many there were before.
         calls: ours, which it has put there since, wrapped.
-        count: how many operands the first one has.
     """
     # As many more than before as are ours. Any other count: they may be another's.
-    if len(callbacks) != known + len(calls):
-        return
-    first = calls[0]
-
-    def direct(*arrays: Any) -> tuple[Any, ...]:
-        token = arrays[: len(arrays) - count]  # in front, if the effect is ordered
-        return (*token, *first(*arrays[len(token) :]))
-
-    callbacks[known:] = [direct, *calls[1:]]
+    if len(callbacks) == known + len(calls):
+        callbacks[known:] = calls

@@ -12,7 +12,6 @@ batch by ranks alone (`vmap_method="expand_dims"` makes x / norm(x) of a batch 0
 where it is 0.5774, without a word).
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,8 +22,8 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from purestate._compat import resharded_like, result_type, vary, varying_axes
-from purestate._host.call.batch import Batch, call_batch
-from purestate._host.call.invoke import Arrays
+from purestate._host.call.batch import Batch, batch_caller
+from purestate._host.call.invoke import frozen
 from purestate._host.call.leaf import Leaf, struct
 from purestate._host.call.operation import Operation
 from purestate._host.call.traced_calls import note_call
@@ -47,7 +46,8 @@ def bind(
     batch: Batch | None = None,
 ) -> list[Any]:
     """Return the results of a host call, a product with its Jacobian, or tracers."""
-    note_call()  # `ps.jit` then waits for the result, for the sake of exceptions
+    # `ps.jit` then waits for the result, for the sake of exceptions.
+    note_call(op.options.has_effects)
     if op.options.has_effects and not operands:
         operands = [np.int32(0)]  # without any, jax could not keep it in its loop
     # Under shard_map the operands must vary along the same axes. Without axes a result
@@ -70,22 +70,25 @@ def _effect(op: Operation) -> str:
     return "unordered" if op.options.effects else ""
 
 
-def _run(
-    *arrays: np.ndarray[Any, Any],
+def _caller(
+    *,
     operation: Callable[[], Operation],
     derivative: Derivative | None,
     batch: Batch,
-) -> Arrays:
+) -> Callable[..., Sequence[np.ndarray[Any, Any]]]:
+    """Return what runs the call on arrays that are `frozen`."""
     op = operation()
     if derivative is not None:
-        return product(derivative, arrays, batch)
-    # An effect may have an operand that is not an argument; see `bind`.
-    return call_batch(op, arrays[: len(op.ins)], batch)
+        return lambda *arrays: product(derivative, arrays, batch)
+    found = batch_caller(op, batch)
+    if op.ins:
+        return found
+    return lambda *arrays: found()  # an effect got an operand; see `bind`
 
 
 def _impl(*operands: Any, **params: Any) -> list[Any]:
     # Outside of any program, as under `jax.grad` without jit: a call right here.
-    found = _run(*map(np.asarray, operands), **params)
+    found = _caller(**params)(*map(frozen, map(np.asarray, operands)))
     return [jnp.array(value) for value in found]
 
 
@@ -116,8 +119,7 @@ def _lowered(ctx: Any, *args: Any, **params: Any) -> Any:
         struct(params["batch"].sizes + leaf.shape, leaf.dtype)
         for leaf in _results(op, params["derivative"])
     ]
-    call = functools.partial(_run, **params)
-    return lower(ctx, call, results, _effect(op), *args)
+    return lower(ctx, _caller(**params), results, _effect(op), *args)
 
 
 mlir.register_lowering(host_p, _lowered)

@@ -3,7 +3,7 @@
 `jax.enable_x64` holds for one thread, and XLA's own threads would cut 64-bit numbers.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -12,7 +12,7 @@ import numpy as np
 
 from purestate._host.call.leaf import struct
 
-_Call = Callable[..., list[np.ndarray[Any, Any]]]
+_Call = Callable[..., Sequence[np.ndarray[Any, Any]]]
 
 
 def has_wide(types: list[Any]) -> bool:
