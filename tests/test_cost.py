@@ -8,13 +8,16 @@ import collections
 import contextlib
 import dataclasses
 import os
+import sys
 import time
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import purestate as ps
+from purestate._host.call.batch import Batch, batch_caller
 from tests.helpers import python
 
 pytestmark = pytest.mark.skipif(
@@ -241,6 +244,82 @@ def test_methods_are_found_without_help():
     assert ratio(lambda: s.f, lambda: plain.f, 1.2) <= 2
     assert object.__getattribute__ is S.__getattribute__
     assert not hasattr(S, "__getattr__")
+
+
+def frames(function):
+    """Return the names of the Python functions that a call of another one runs."""
+    names = []
+
+    def note(frame, event, _):
+        if event == "call":
+            names.append(frame.f_code.co_name)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        function()
+    finally:
+        sys.setprofile(before)
+    return names[1:]
+
+
+def body(x):
+    return x + x.dtype.type(1)
+
+
+HOST = ps.host_function(body, out=lambda x: x)
+PAIR = jnp.ones(2, jnp.float32)
+
+
+def test_a_program_calls_a_host_function_by_one_python_function_of_ours():
+    op, arrays = HOST.prepared(PAIR)
+    call = batch_caller(op, Batch.full((), 1))
+
+    found = frames(lambda: call(*arrays))
+
+    # The others are those of jax that enter and leave what refuses its operations.
+    assert "direct_call" == found[0]
+    assert "body" in found
+    assert len(found) <= 9
+
+
+@pytest.mark.parametrize(("mode", "limit"), [("vectorized", 10), ("loop", 12 * 64)])
+def test_a_batch_of_host_calls_runs_few_python_functions(mode, limit):
+    op, arrays = ps.host_function(body, out=lambda x: x, vmap=mode).prepared(PAIR)
+    call = batch_caller(op, Batch.full((64,), 1))
+    rows = [np.stack(arrays * 64)]
+
+    assert len(frames(lambda: call(*rows))) <= limit
+
+
+@pytest.mark.parametrize("given", [PAIR, np.ones(2, np.int64)], ids=["jax", "int64"])
+def test_an_eager_host_call_runs_few_python_functions(given):
+    HOST(given), HOST(given)
+
+    found = frames(lambda: HOST(given))
+
+    assert "_amin" not in found  # of numpy: a look through all integers
+    assert len(found) <= 30
+
+
+def test_a_host_call_costs_less_than_one_of_jax():
+    def theirs(x):
+        return jax.pure_callback(body, x, x, vmap_method="sequential")
+
+    calls = [jax.jit(call) for call in (HOST, theirs)]
+    loops = [
+        jax.jit(lambda x, call=call: jax.lax.fori_loop(0, 99, lambda _, x: call(x), x))
+        for call in (HOST, theirs)
+    ]
+    for limit, (ours, jaxs) in ((0.25, calls), (0.1, loops)):
+        ours(PAIR), jaxs(PAIR)
+        found = ratio(
+            lambda ours=ours: ours(PAIR).block_until_ready(),
+            lambda jaxs=jaxs: jaxs(PAIR).block_until_ready(),
+            limit,
+        )
+
+        assert found <= 1.6 * limit
 
 
 def test_importing_jax_initialises_no_backend_and_pulls_in_no_extra():
