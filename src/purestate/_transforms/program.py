@@ -14,7 +14,7 @@ from purestate._compat import current_trace, outermost_trace, untyped_jax
 from purestate._host.call.failures import original_error, raise_original
 from purestate._host.call.traced_calls import note_call
 from purestate._pack.packed import JITTED
-from purestate._transforms.consumed import consume, consume_lost
+from purestate._transforms.consumed import consume_lost
 from purestate._transforms.notes import (
     add_notes,
     is_donated_twice,
@@ -142,8 +142,7 @@ def calling(program: Program, like: Any) -> Callable[..., Any]:
             out = made.attempt(args, kwargs)
         try:
             for parameter in made.donated:
-                value = parameter.read(args, kwargs)
-                consume(value, made.name, parameter.holds_states, parameter.seen)
+                parameter.consume(parameter.read(args, kwargs), made.name)
         except Exception:  # noqa: BLE001  # the result must not be lost for a mark
             pass
         return out
