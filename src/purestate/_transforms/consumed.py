@@ -6,6 +6,7 @@ already pay for that; live ones keep their plain attribute access. `consume` wal
 through all that was donated; `marking` writes what does the same for one structure.
 """
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -114,10 +115,8 @@ _array_types: set[type] = set()  # jax's concrete arrays, as they are met
 
 
 def _mark(state: Any, cls: type) -> None:
-    try:
+    with contextlib.suppress(TypeError):  # a mixin with slots: jax's own error must do
         set_class(state, cls)
-    except TypeError:  # a mixin with slots: jax's own error must do
-        pass
 
 
 class Consumed(Holder):

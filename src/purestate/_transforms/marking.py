@@ -4,13 +4,14 @@ To mark every State that a call has consumed would take as long as a third of th
 and hardly any is met again. What is met again is held by somebody. So a function here
 marks the States that whoever called may hold: the one that was donated, or those in a
 donated container. Of the States below it counts the references. Where nobody else holds
-one, all ways to it lead through a State that is marked. Otherwise, and where anything
-is not as expected, it returns False, and `consume` walks through all.
+one, all ways to it lead through a State that is marked; otherwise `consume` walks
+through all. Where anything is not as expected it marks nothing and returns False.
 
 jax calls a program only with a structure that it was traced with. So a structure need
 not be compared where it was the only one.
 """
 
+import functools
 import sys
 import weakref
 from collections import OrderedDict, defaultdict
@@ -23,8 +24,9 @@ from purestate._instance.source import define
 from purestate._pack.packed import Packed
 from purestate._schema.layout import layout_of
 from purestate._schema.marks import held_by, is_state_class
-from purestate._transforms.consumed import Consumed, set_class, was_deleted
+from purestate._transforms.consumed import Consumed, consume, set_class, was_deleted
 
+_VALUE = "_ps_value"  # the argument of what is written
 Mark = Callable[[Any], bool]
 # What these hold is part of jax's structure, and a `tuple` with names.
 _CONTAINERS = (dict, list, tuple, OrderedDict, defaultdict)
@@ -55,16 +57,24 @@ def always_walk(value: Any) -> bool:
     return False
 
 
-def mark_like(value: Any, shape: Any) -> Mark:
-    """Return what marks the next values like this one, whose States are marked."""
+def mark_like(value: Any, shape: Any, function: str) -> Mark:
+    """Return what marks the next values like this one, whose States are marked.
+
+    Args:
+        value: what was donated.
+        shape: what `shape_of` returned, whenever its class was traced.
+        function: the name of the function that it was donated to.
+    """
     if shape_of(value) != shape:
         return always_walk
     writer = _Writer()
     try:
-        writer.write("_ps_value", value, shape, is_below=False)
+        writer.write(_VALUE, value, shape, is_below=False)
     except _Unknown:
         return always_walk
-    return writer.function(_kind(value))
+    kind = _kind(value)
+    writer.names["_ps_walk"] = functools.partial(consume, kind=kind, function=function)
+    return writer.function(kind)
 
 
 def _kind(value: Any) -> type:
@@ -108,8 +118,10 @@ class _Writer:
             _Unknown: it cannot be written.
         """
         kind, inside = shape
-        local = f"_ps_{len(self.reads)}"
-        self.reads.append(f"{local} = {at}")
+        local = at
+        if at != _VALUE:
+            local = f"_ps_{len(self.reads)}"
+            self.reads.append(f"{local} = {at}")
         is_one = is_state_class(kind) or kind is Packed
         if is_below:
             self.below.append(local)
@@ -137,8 +149,10 @@ class _Writer:
         leaf = self.deleted(local, value)
         if leaf is None:
             raise _Unknown
-        was, becomes = self.constant(kind), self.constant(type(value))
-        self.tests.append(f"type({local}) is not {was} or not {leaf}.is_deleted()")
+        becomes = self.constant(type(value))
+        if local != _VALUE:  # found by its class
+            self.tests.append(f"type({local}) is not {self.constant(kind)}")
+        self.tests.append(f"not {leaf}.is_deleted()")
         self.marks.append(f"_ps_set_class({local}, {becomes})")
 
     def deleted(self, at: str, value: Any) -> str | None:
@@ -183,18 +197,16 @@ class _Writer:
                 for names in (self.below, self.states)
             )
             alone = len(self.below) * _ALONE
-            lines.append(
-                f"return sum(map(_ps_references, {held})) == {alone} "
-                f"and not any(map(_ps_weak_references, {weak}))"
-            )
-        else:
-            lines.append("return True")
+            is_held = f"sum(map(_ps_references, {held})) != {alone}"
+            is_watched = f"any(map(_ps_weak_references, {weak}))"
+            lines += [f"if {is_held} or {is_watched}:", f"    _ps_walk({_VALUE})"]
+        lines.append("return True")
         self.names |= {
             "_ps_set_class": set_class,
             "_ps_references": sys.getrefcount,
             "_ps_weak_references": weakref.getweakrefcount,
         }
-        return define(owner, "mark(_ps_value)", lines, self.names, shared=True)
+        return define(owner, f"mark({_VALUE})", lines, self.names, shared=True)
 
 
 def _references() -> int:

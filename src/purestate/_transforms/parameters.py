@@ -61,22 +61,15 @@ class DonatedParameter:
         elif None in known:
             self.marks[type(value)] = nothing_to_mark
 
-    def consume(self, value: Any, function: str) -> None:
-        """Mark the argument of a call that has succeeded."""
-        kind = type(value)
-        mark = self.marks.get(kind)
-        try:
-            if mark is not None and mark(value):
-                return
-        except Exception:  # noqa: BLE001  # a number where an array was, a tracer
-            pass
-        if consume(value, kind, function) and mark is None:
-            self._learn(value, kind)
+    def consume(self, value: Any, kind: type, function: str) -> None:
+        """Mark an argument that was of class `kind`, which its mark left alone."""
+        if consume(value, kind, function) and kind not in self.marks:
+            self._learn(value, kind, function)
 
-    def _learn(self, value: Any, kind: type) -> None:
+    def _learn(self, value: Any, kind: type, function: str) -> None:
         known = self.shapes.get(kind, set())
         if len(known) == 1:
-            self.marks[kind] = mark_like(value, *known)
+            self.marks[kind] = mark_like(value, *known, function)
         if len(known) != 1:  # another thread may be tracing
             self.marks[kind] = always_walk
 
