@@ -69,7 +69,7 @@ class DonatedParameter:
     def _learn(self, value: Any, kind: type, function: str) -> None:
         known = self.shapes.get(kind, set())
         if len(known) == 1:
-            self.marks[kind] = mark_like(value, *known, function)
+            self.marks[kind] = mark_like(value, next(iter(known)), function)
         if len(known) != 1:  # another thread may be tracing
             self.marks[kind] = always_walk
 
