@@ -90,7 +90,7 @@ def _parts(value: Any, kind: type) -> Iterator[tuple[Any, Any]]:
     """Return what a State or a container holds, by name, key or index."""
     if is_state_class(kind):
         held = held_by(value)
-        return ((name, held[name]) for name in layout_of(kind).data)
+        return ((name, held[name]) for name in layout_of(kind).data if name in held)
     if not _is_plain(kind):
         return iter(())
     return iter(value.items()) if isinstance(value, dict) else iter(enumerate(value))
