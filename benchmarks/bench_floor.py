@@ -12,7 +12,7 @@ import pickle
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -43,8 +43,9 @@ functions that are written per class so that instances are cheap.
 **Pickle** goes through two methods in Python, which drop what is not a field and intern
 the static values; a dataclass has none of that.
 
-**Donation** marks each State that lost a buffer, so that it can explain itself. What is
-left per nested State is one question to a buffer, one dict entry and one assignment.
+**Donation** marks what was donated, so that it can explain itself: one question to a
+buffer and one assignment for a State, or for each in a donated container. For a State
+inside of another it counts the references, to see whether somebody else holds it.
 
 **Memory**: an instance holds, beside its fields, a reference to its static values.
 Python sizes the table of attributes in steps, so that this one can cost a step.
@@ -61,7 +62,7 @@ def main() -> None:
         __doc__.splitlines()[0],
         [],
         ((201, 0.001), (15, 0.0005)),
-        lambda quick: 4,
+        lambda quick: 6,
         measure,
         show,
     )
@@ -167,30 +168,70 @@ class Inner(ps.State):
     a: jax.Array
 
 
+class Pair(ps.State):
+    """One of many, with two leaves."""
+
+    a: jax.Array
+    b: jax.Array
+
+
 class Outer(ps.State):
     """A State of States."""
 
     x: jax.Array
-    inner: list[Inner]
+    inner: list[Any]
+
+
+class Moments(NamedTuple):
+    """What adam keeps of its parameters."""
+
+    count: jax.Array
+    mu: dict[str, Pair]
+    nu: dict[str, Pair]
+
+
+def donated() -> dict[str, Any]:
+    """Return what is donated, by what it is."""
+
+    def pairs(count: int) -> list[Pair]:
+        return [Pair(a=jnp.ones(2), b=jnp.ones(2)) for _ in range(count)]
+
+    def named() -> dict[str, Pair]:
+        return {f"layer {i}": pair for i, pair in enumerate(pairs(12))}
+
+    inner = [Inner(a=jnp.ones(2)) for _ in range(NESTED)]
+    return {
+        f"{NESTED} nested States": Outer(x=jnp.ones(3), inner=inner),
+        "38 nested States of 2 leaves": Outer(x=jnp.ones(3), inner=pairs(38)),
+        "adam's moments of 12 States": Moments(jnp.int32(0), named(), named()),
+    }
 
 
 def donation(clock: Clock) -> None:
-    """Time a donated step on a State with others inside."""
-    state = Outer(x=jnp.ones(3), inner=[Inner(a=jnp.ones(2)) for _ in range(NESTED)])
+    """Time a donated step on States with others inside, and on a tuple of States."""
 
-    def step(s: Any) -> Any:
-        return s.replace(x=s.x + 1)
+    def step(tree: Any) -> Any:
+        return jax.tree.map(lambda leaf: leaf + 1, tree)
 
-    steps: dict[str, Callable[[Any], Any]] = {
-        "ps.jit": ps.jit(step, donate=True),
-        "jax.jit": jax.jit(step, donate_argnums=0),
-    }
-    code = "global s; s = step(s); s.x.block_until_ready()"
-    cases = [
-        Case(name, code, {"s": jax.tree.map(jnp.copy, state), "step": jitted})
-        for name, jitted in steps.items()
-    ]
-    clock.compare("donated step", f"{NESTED} nested States", cases)
+    for size, tree in donated().items():
+        steps: dict[str, Callable[[Any], Any]] = {
+            "ps.jit": ps.jit(step, donate=True),
+            "jax.jit": jax.jit(step, donate_argnums=0),
+        }
+        code = "global s; s = step(s); wait(s[0])"
+        if isinstance(tree, ps.State):
+            code = "global s; s = step(s); wait(s.x)"
+        wait = jax.block_until_ready
+        cases = [
+            # Each writes into the buffers of its own.
+            Case(
+                name,
+                code,
+                {"s": jax.tree.map(jnp.copy, tree), "step": jitted, "wait": wait},
+            )
+            for name, jitted in steps.items()
+        ]
+        clock.compare("donated step", size, cases)
 
 
 def show(results: Results) -> str:

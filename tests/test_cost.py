@@ -209,6 +209,91 @@ def test_a_donated_update_does_not_copy_a_large_buffer():
     assert min(a / b for a, b in times) <= 0.5
 
 
+class Pair(ps.State):
+    a: jax.Array
+    b: jax.Array
+
+
+def pairs(count):
+    return [
+        Pair(a=jnp.full(4, 2.0 * i), b=jnp.full(4, 2.0 * i + 1)) for i in range(count)
+    ]
+
+
+def add_one(tree):
+    return jax.tree.map(lambda leaf: leaf + 1, tree)
+
+
+# What is donated, and how much longer it may take than under `jax.jit`. In a quiet room
+# it is 1.08 for the first; for the others 1.04 and 1.06, and 1.4 if each State is marked
+# by a function of its own.
+DONATED = {
+    "flat": (lambda: small_state(16), 1.2),
+    "nested": (lambda: Top(xs=pairs(38)), 1.2),
+    "a dict of States": (lambda: dict(enumerate(pairs(24))), 1.25),
+}
+
+
+@pytest.mark.parametrize(("make", "limit"), DONATED.values(), ids=DONATED)
+def test_donation_costs_little_more_than_it_does_in_jax(make, limit):
+    steps = {
+        "ours": ps.jit(lambda tree: add_one(tree), donate=True),
+        "theirs": jax.jit(lambda tree: add_one(tree), donate_argnums=0),
+    }
+    held = {name: make() for name in steps}
+
+    def step(name):
+        held[name] = steps[name](held[name])
+
+    for name in [*steps] * 3:
+        step(name)
+
+    assert ratio(lambda: step("ours"), lambda: step("theirs"), limit - 0.1) <= limit
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: small_state(4),
+        lambda: Top(xs=pairs(1)),
+        lambda: Top(xs=pairs(40)),
+        lambda: dict(enumerate(pairs(24))),
+    ],
+    ids=["flat", "1 inside", "40 inside", "a dict of States"],
+)
+def test_to_mark_what_was_donated_takes_two_frames_however_many_are_inside(make):
+    step, tree = ps.jit(lambda tree: add_one(tree), donate=True), make()
+    for _ in range(3):
+        tree = step(tree)
+
+    assert ["donating", "mark"] == frames(lambda: step(tree))
+
+
+def test_a_call_that_donates_nothing_takes_one_frame():
+    step, state = ps.jit(lambda s: s), small_state(4)
+    step(state)
+
+    assert ["plain"] == frames(lambda: step(state))
+
+
+def frames(call):
+    """Return the names of the functions of `_transforms` that a call runs."""
+    found = []
+
+    def note(frame, event, _):
+        file = frame.f_code.co_filename
+        if event == "call" and ("_transforms" in file or "<purestate mark" in file):
+            found.append(frame.f_code.co_name)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    return found
+
+
 def test_replace_is_not_slower_than_that_of_a_named_tuple_of_64_fields():
     state = small_state(64)
     peer = collections.namedtuple("N", [f"f{i}" for i in range(64)])(

@@ -2,28 +2,27 @@
 
 After a donated call the old instance still exists, with deleted arrays. It changes
 class, to one that answers every use with who consumed it. Only objects that are dead
-already pay for that; live ones keep their plain attribute access.
+already pay for that; live ones keep their plain attribute access. `consume` walks
+through all that was donated; `marking` writes what does the same for one structure.
 """
 
+import contextlib
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import jax
 
 from purestate._compat import is_tracer
 from purestate._inspect.donations import note_lost
-from purestate._instance.containers import parts
-from purestate._pack.packed import Packed, is_state_or_packed
+from purestate._pack.packed import Packed
 from purestate._schema.aux_data import Aux
 from purestate._schema.marks import Holder, held_by, is_state_class
 from purestate.errors import ConsumedStateError
 
-_WHO = "__purestate_consumed__"
 _get = object.__getattribute__
 
 
-def consume(
-    value: Any, function: str, holds_states: bool, seen: dict[type, tuple[Any, ...]]
-) -> None:
+def consume(value: Any, kind: type, function: str, failure: str = "") -> bool:
     """Turn donated States into consumed ones, each that really lost a buffer.
 
     Nothing happens where donation had no effect: inside another trace, on a backend
@@ -31,35 +30,21 @@ def consume(
 
     Args:
         value: what was donated: a State, or a container of them.
+        kind: its class in the call; it may be marked by now.
         function: the name of the function that it was donated to.
-        holds_states: whether other States may be inside.
-        seen: what was marked before at this place, by class; kept by the caller.
+        failure: the class of the exception, if the call failed.
+
+    Returns:
+        Whether there was one.
     """
-    kind = type(value)
-    mark = seen.get(kind)
-    if mark is not None and not holds_states:  # the usual case, in half a microsecond
-        held = held_by(value)
-        first: Any = next(iter(held.values()), None)
-        if type(first) in _array_types and first.is_deleted():
-            held[_WHO] = mark
-            _set_class(value, Consumed)
-            return
-        if kind is Packed and first and was_deleted(first[0]):
-            held[_WHO] = mark
-            _set_class(value, Consumed)
-            return
+    if issubclass(kind, Consumed):
+        return False  # it was given as another argument, too
     is_one = is_state_class(kind) or kind is Packed
-    if holds_states:
-        donated = _donated_parts(value)
-    else:
-        donated = [value] if is_one and _is_donated(value) else []
-    for part in donated:
+    found = _donated_parts(value)
+    for part in found:
         own = type(part)
-        if own is Consumed:
-            continue  # it stood in two places
-        _mark(part, kind if is_one else own, function)
-        if own is kind and type(part) is Consumed:
-            seen[kind] = (kind, kind, function, "")
+        _mark(part, consumed_class(own, kind if is_one else own, function, failure))
+    return bool(found)
 
 
 def consume_lost(value: Any, function: str, failure: str) -> None:
@@ -70,25 +55,27 @@ def consume_lost(value: Any, function: str, failure: str) -> None:
         function: the name of the function that it was donated to.
         failure: the class of the exception.
     """
-    kind = type(value)
     gone = [leaf for leaf in jax.tree.leaves(value) if was_deleted(leaf)]
     if gone:
         note_lost(function, failure, gone)
-        for part in _donated_parts(value):
-            is_one = is_state_class(kind) or kind is Packed
-            _mark(part, kind if is_one else type(part), function, failure)
+        consume(value, type(value), function, failure)
 
 
 def _donated_parts(value: Any) -> list[Any]:
     """Return the States in a value, itself included, that lost a buffer.
 
     All are asked before one is marked: what holds no array itself asks its leaves.
+    Those that are marked already are passed through.
     """
-    found, waiting = [], [value]
+    found: dict[int, Any] = {}  # by id: one may stand in two places
+    containers: set[int] = set()  # a cached property may hold a ring
+    waiting = [value]
     while waiting:
         part = waiting.pop()
         kind = type(part)
         if kind in _state_types or _is_state_type(kind):
+            if id(part) in found:
+                continue
             gone = False
             for held in held_by(part).values():
                 inner = type(held)
@@ -96,15 +83,20 @@ def _donated_parts(value: Any) -> list[Any]:
                     gone = gone or held.is_deleted()
                 elif inner not in _ATOMS:
                     waiting.append(held)
-            if gone or _is_donated(part):
-                found.append(part)
-        elif kind is dict or isinstance(part, dict):
-            waiting.extend(part.values())
-        elif kind is list or isinstance(part, list | tuple):
-            waiting.extend(part)
-        elif kind is Packed and _is_donated(part):
-            found.append(part)
-    return found
+            if gone or _lost_a_buffer(part):
+                found[id(part)] = part
+        elif kind is Packed:
+            if _lost_a_buffer(part):
+                found[id(part)] = part
+        elif issubclass(kind, dict | list | tuple | Consumed):
+            if id(part) in containers:
+                continue
+            containers.add(id(part))
+            if issubclass(kind, Consumed):
+                waiting.extend(held_by(part).values())
+            else:
+                waiting.extend(part.values() if isinstance(part, dict) else part)
+    return list(found.values())
 
 
 # State classes that were met: jax keeps them for ever, so this adds nothing to that.
@@ -122,43 +114,31 @@ def _is_state_type(kind: type) -> bool:
 _array_types: set[type] = set()  # jax's concrete arrays, as they are met
 
 
-def holds_states(value: Any) -> bool:
-    """Return whether there are States within a State or a container."""
-    seen: set[int] = set()
-    waiting = [value]
-    while waiting:
-        for part in parts(waiting.pop()):
-            if is_state_or_packed(part):
-                return True
-            if id(part) not in seen:
-                seen.add(id(part))
-                waiting.append(part)
-    return False
-
-
-def _mark(state: Any, donated: type, function: str, failure: str = "") -> None:
-    held_by(state)[_WHO] = type(state), donated, function, failure
-    try:
-        _set_class(state, Consumed)
-    except TypeError:  # a mixin with slots: jax's own error must do
-        del held_by(state)[_WHO]
+def _mark(state: Any, cls: type) -> None:
+    with contextlib.suppress(TypeError):  # a mixin with slots: jax's own error must do
+        set_class(state, cls)
 
 
 class Consumed(Holder):
     """A State that was donated to a jitted function, which reused its buffers.
 
     Reading, passing, copying or pickling it raises `ConsumedStateError`; its repr and
-    `isinstance` still work.
+    `isinstance` still work. Of what it held, States are marked that somebody else
+    holds, too, and the others when its `__dict__` is asked for: nothing else leads to
+    them. Each class, call and place has a subclass, so that a mark is one assignment.
     """
 
     __dataclass_fields__: Any = {}  # noqa: RUF012  # so that dataclasses asks further
+    _ps_who: tuple[type, type, str, str]  # class, what was donated, function, failure
 
     def __getattribute__(self, name: str) -> Any:
         if name == "__class__":
-            return held_by(self)[_WHO][0]
+            return type(self)._ps_who[0]
         if name == "__weakref__":
             return _get(self, name)
         if name == "__dict__":
+            for part in _donated_parts(self):
+                _mark(part, consumed_class(type(part), *type(self)._ps_who[1:]))
             return held_by(self)
         return _refuse(self)
 
@@ -169,7 +149,7 @@ class Consumed(Holder):
         _refuse(self)
 
     def __repr__(self) -> str:
-        cls, _, function, failure = held_by(self)[_WHO]
+        cls, _, function, failure = type(self)._ps_who
         outcome = ", which failed" if failure else ""
         return f"<{cls.__name__}, donated to {function}(){outcome}>"
 
@@ -190,7 +170,7 @@ class Consumed(Holder):
 
 
 def _refuse(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
-    raise ConsumedStateError(*held_by(self)[_WHO])
+    raise ConsumedStateError(*type(self)._ps_who)
 
 
 # What Python looks up on the class, for instances that had it.
@@ -208,13 +188,28 @@ def _flatten(self: Any) -> NoReturn:
     _refuse(self)
 
 
-jax.tree_util.register_pytree_node(
-    Consumed, _flatten, lambda aux, leaves: _flatten(aux)
-)
-_set_class: Any = object.__dict__["__class__"].__set__
+_classes: dict[tuple[type, type, str, str], type] = {}
 
 
-def _is_donated(state: Any) -> bool:
+def consumed_class(cls: type, donated: type, function: str, failure: str = "") -> type:
+    """Return what a State of class `cls` becomes that was part of what was donated.
+
+    Kept for ever, as jax keeps the State classes: one for each place in the program.
+    """
+    who = cls, donated, function, failure
+    if who not in _classes:
+        made = type("Consumed", (Consumed,), {"_ps_who": who})
+        jax.tree_util.register_pytree_node(
+            made, _flatten, lambda aux, leaves: _flatten(aux)
+        )
+        _classes[who] = made
+    return _classes[who]
+
+
+set_class: Callable[[Any, type], None] = object.__dict__["__class__"].__set__
+
+
+def _lost_a_buffer(state: Any) -> bool:
     """Return whether a buffer is gone; the first array of its own mostly answers."""
     for leaf in held_by(state).values():
         if type(leaf) in _array_types:
@@ -226,7 +221,10 @@ def _is_donated(state: Any) -> bool:
             _array_types.add(type(leaf))
             if was_deleted(leaf):
                 return True
-    return any(map(was_deleted, jax.tree.leaves(state)))
+    try:
+        return any(map(was_deleted, jax.tree.leaves(state)))
+    except ConsumedStateError:  # a part that stands in two places is marked
+        return True
 
 
 def was_deleted(leaf: Any) -> bool:

@@ -12,7 +12,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from purestate._schema.marks import LAYOUT
-from purestate._transforms.consumed import holds_states
+from purestate._transforms.consumed import consume
+from purestate._transforms.marking import (
+    Mark,
+    always_walk,
+    mark_like,
+    nothing_to_mark,
+    shape_of,
+)
 from purestate.errors import JitDeclarationError
 from purestate.errors._text import nearest
 
@@ -26,14 +33,17 @@ class DonatedParameter:
     Attributes:
         position: where it stands in a call, None for a keyword-only parameter.
         name: its name, empty if the function has no signature.
-        holds_states: whether States have been inside of it, as far as it was traced.
-        seen: what `consume` keeps.
+        shapes: where States stood in what it was traced with, by class.
+        marks: what marks an argument after a call, by class.
     """
 
     position: int | None
     name: str
-    holds_states: bool = False
-    seen: dict[type, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+    shapes: dict[type, set[Any]] = dataclasses.field(default_factory=dict)
+    marks: dict[type, Mark] = dataclasses.field(default_factory=dict)
+
+    def __reduce__(self) -> Any:
+        return DonatedParameter, (self.position, self.name)
 
     def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the argument of a call."""
@@ -43,8 +53,25 @@ class DonatedParameter:
 
     def note(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Remember what is known of the argument that is being traced."""
-        inside = holds_states(self.read(args, kwargs))
-        self.holds_states = self.holds_states or inside
+        value = self.read(args, kwargs)
+        known = self.shapes.setdefault(type(value), set())
+        known.add(shape_of(value))
+        if len(known) > 1:
+            self.marks[type(value)] = always_walk
+        elif None in known:
+            self.marks[type(value)] = nothing_to_mark
+
+    def consume(self, value: Any, kind: type, function: str) -> None:
+        """Mark an argument that was of class `kind`, which its mark left alone."""
+        if consume(value, kind, function) and kind not in self.marks:
+            self._learn(value, kind, function)
+
+    def _learn(self, value: Any, kind: type, function: str) -> None:
+        known = self.shapes.get(kind, set())
+        if len(known) == 1:
+            self.marks[kind] = mark_like(value, next(iter(known)), function)
+        if len(known) != 1:  # another thread may be tracing
+            self.marks[kind] = always_walk
 
 
 @dataclasses.dataclass

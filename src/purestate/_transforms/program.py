@@ -14,7 +14,7 @@ from purestate._compat import current_trace, outermost_trace, untyped_jax
 from purestate._host.call.failures import original_error, raise_original
 from purestate._host.call.traced_calls import note_call
 from purestate._pack.packed import JITTED
-from purestate._transforms.consumed import consume, consume_lost
+from purestate._transforms.consumed import consume_lost
 from purestate._transforms.notes import (
     add_notes,
     is_donated_twice,
@@ -39,6 +39,7 @@ class Program:
         wait: whether to wait for host functions.
         code: that of the Python function around it, by which it is known again.
         warm: whether a call went well in which no buffer was shared.
+        marks: what marks the first argument, by class, if no other is donated.
     """
 
     run: Any
@@ -50,6 +51,17 @@ class Program:
     wait: bool
     code: Any = None
     warm: bool = False
+
+    def __post_init__(self) -> None:
+        alone = [parameter.position for parameter in self.donated] == [0]
+        self.marks = self.donated[0].marks if alone else None
+
+    def __getstate__(self) -> dict[str, Any]:  # what was learnt stays here
+        return {k: v for k, v in self.__dict__.items() if k != "marks"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__post_init__()
 
     def attempt(self, args: Any, kwargs: Any) -> Any:
         """Call with donated buffers copied that are shared.
@@ -95,6 +107,19 @@ class Program:
         named = {key: None if key in names else v for key, v in kwargs.items()}
         add_notes(error, self.name, traced, named)
 
+    def consume(self, args: Any, kwargs: Any) -> None:
+        """Mark what a call has used up that went well."""
+        for parameter in self.donated:
+            value = parameter.read(args, kwargs)
+            kind = type(value)
+            try:
+                if parameter.marks[kind](value):
+                    continue
+            except Exception:  # noqa: BLE001  # as above
+                pass
+            with contextlib.suppress(Exception):  # the result must not be lost for it
+                parameter.consume(value, kind, self.name)
+
     def settle(self, out: Any) -> None:
         """Wait for host functions, whose exceptions would leave a later line."""
         if not self.watch.calls_host:
@@ -119,11 +144,12 @@ def calling(program: Program, like: Any) -> Callable[..., Any]:
     [1] IPython/extensions/autoreload.py, update_function
     """
 
-    # Two of them, so that a call without donation pays for none of it.
+    # Two of them, so that a call without donation pays for none of it. Few calls have
+    # keyword arguments, and to pass on an empty dict makes another one.
     def plain(*args: Any, **kwargs: Any) -> Any:
         made = call.__purestate_jitted__
         try:
-            out = made.run(*args, **kwargs)
+            out = made.run(*args, **kwargs) if kwargs else made.run(*args)
             if made.watch.calls_host:
                 made.settle(out)
             return out
@@ -135,19 +161,19 @@ def calling(program: Program, like: Any) -> Callable[..., Any]:
         made = call.__purestate_jitted__
         if made.warm:
             try:
-                out = made.run(*args, **kwargs)
+                out = made.run(*args, **kwargs) if kwargs else made.run(*args)
                 if made.watch.calls_host:
                     made.settle(out)
             except BaseException as error:  # noqa: BLE001  # raised again in there
                 out = made.recover(error, args, kwargs)
         else:
             out = made.attempt(args, kwargs)
-        try:
-            for parameter in made.donated:
-                value = parameter.read(args, kwargs)
-                consume(value, made.name, parameter.holds_states, parameter.seen)
-        except Exception:  # noqa: BLE001  # the result must not be lost for a mark
+        try:  # the usual case, in one frame: the first parameter, as it was before
+            if made.marks is not None and made.marks[type(args[0])](args[0]):
+                return out
+        except Exception:  # noqa: BLE001  # not met before, a number for an array
             pass
+        made.consume(args, kwargs)
         return out
 
     call: Any = functools.wraps(like)(donating if program.donated else plain)

@@ -65,7 +65,7 @@ def _compiled(run: Any, program: Program) -> Any:
     def moved(place: DonatedParameter) -> DonatedParameter:
         at = place.position
         at = None if at is None else at - sum(n < at for n in program.static)
-        return dataclasses.replace(place, position=at, seen={})
+        return dataclasses.replace(place, position=at, marks={})
 
     donated = tuple(map(moved, program.donated))
     made = dataclasses.replace(

@@ -59,8 +59,7 @@ class Watch:
         self._last: Any = None
 
     def __getstate__(self) -> Any:  # a lock cannot be pickled, and traces stay here
-        donated = tuple(DonatedParameter(p.position, p.name) for p in self.donated)
-        return self.function, self.name, donated
+        return self.function, self.name, self.donated
 
     def __setstate__(self, state: Any) -> None:
         self.function, self.name, self.donated = state
