@@ -50,7 +50,7 @@ class _Blocks:
             self.open += by
 
 
-_blocks = _Blocks()
+blocks = _Blocks()
 
 
 def is_open(value: Any) -> bool:
@@ -70,7 +70,7 @@ def settled(value: Any) -> Any:
         aux, layout = sealed_aux(value), layout_of(type(value))
         held = {name: settled(held_by(value)[name]) for name in layout.names}
         return new_instance(layout.cls, held | {AUX: aux})
-    return rebuilt(value, settled) if _blocks.open and _holds_open(value) else value
+    return rebuilt(value, settled) if blocks.open and _holds_open(value) else value
 
 
 def _holds_open(value: Any) -> bool:
@@ -117,11 +117,11 @@ class Draft(Generic[_S]):
             )
         source, self._source = settled(self._source), None
         self._trace, self._ended = current_trace(), ""
-        _blocks.change(1)
+        blocks.change(1)
         try:
             return self._thawed(source)
         except BaseException:  # `__exit__` will not be called
-            _blocks.change(-1)
+            blocks.change(-1)
             raise
 
     def __exit__(
@@ -144,7 +144,7 @@ class Draft(Generic[_S]):
             self._ended = "its block has ended"
             self._opened.clear()
         finally:
-            _blocks.change(-1)
+            blocks.change(-1)
 
     def assign(self, draft: Any, name: str, value: Any) -> None:
         """Store a value in one of the block's drafts.

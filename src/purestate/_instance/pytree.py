@@ -46,6 +46,7 @@ def register(layout: Layout) -> None:
     )
     lines = _unflatten_lines(layout)
     unflatten = define(cls, "unflatten(_ps_aux, _ps_leaves)", lines, namespace)
+    layout.flatten, layout.unflatten = flatten, unflatten
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
 
 

@@ -1,7 +1,7 @@
 """One record of facts per State class, computed once and asked by everything else."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from purestate._schema.aux_data import Aux, aux_table
@@ -30,6 +30,10 @@ class Layout:
         init: the class whose hand-written `__init__` constructs it, None if generated.
         plain: data fields that `replace` may store as they come.
         namespace: globals of the functions generated for the class.
+        flatten: the function that jax has for instances: its data and its `Aux`.
+        unflatten: the one that makes an instance of an `Aux` and data.
+        has_pickle_hooks: whether a method of the user says what is pickled, and how.
+        compared: the data fields that count for `==`.
         table: the live `Aux` objects of the class.
         aux: the only `Aux` of a class without static fields.
         published: what `dataclasses` and others find as its fields: `specs`, and the
@@ -57,6 +61,10 @@ class Layout:
         self.init: type | None = None
         self.plain: frozenset[str] = frozenset()
         self.namespace: dict[str, Any] = {}
+        self.flatten: Callable[[Any], tuple[tuple[Any, ...], Aux]]
+        self.unflatten: Callable[[Aux, Iterable[Any]], Any]
+        self.has_pickle_hooks = False
+        self.compared: tuple[str, ...] = ()
         self.table = aux_table(cls.__module__, cls.__qualname__, ())
         self.aux = self.table.intern(())
         self.published: dict[str, dataclasses.Field[Any]] = {}
