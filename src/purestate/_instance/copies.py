@@ -18,7 +18,7 @@ from purestate._instance.construct import WRAPS, failed
 from purestate._instance.draft import blocks, settled
 from purestate._instance.pytree import adopt_values, new_instance, sealed_aux
 from purestate._instance.seal import default_of, fill_defaults, freeze
-from purestate._schema.layout import Layout, layout_of
+from purestate._schema.layout import BETWEEN, Layout, layout_of
 from purestate._schema.marks import AUX, OPEN, held_by
 from purestate._schema.static_values import is_value_dataclass
 from purestate.errors import FieldError, FrozenStateError
@@ -54,21 +54,20 @@ def pickled(self: Any) -> dict[str, Any]:
 
 
 def reduced(self: Any) -> tuple[Any, ...]:
-    """Return how pickle makes a State again: its class, then names and values in rows.
+    """Return how pickle makes a State again: of its class, of names and of a row.
 
-    The names are one object per class, which a pickle of many holds once, and a row
-    becomes an instance by the way of unflatten: half of the time that a dict takes.
+    The names are one string, an object of the class that a pickle of many instances
+    holds once; a row becomes an instance by the way of unflatten.
     """
     layout = layout_of(type(self))
     if layout.has_pickle_hooks:  # one of them called this one through super()
         return object.__reduce__(self)  # type: ignore[return-value]
     row, aux = layout.flatten(self)
-    static = tuple(map(_portable, aux.values))
-    state = layout.data, row, layout.static, static
+    state = layout.row_names, row, tuple(map(_portable, aux.values))
     return copyreg.__newobj__, (layout.cls,), state  # type: ignore[attr-defined]
 
 
-def unpickle(self: Any, state: dict[str, Any] | tuple[tuple[Any, ...], ...]) -> None:
+def unpickle(self: Any, state: dict[str, Any] | tuple[Any, ...]) -> None:
     """Fill an empty instance with what was pickled, perhaps by an older class.
 
     Raises:
@@ -82,8 +81,8 @@ def unpickle(self: Any, state: dict[str, Any] | tuple[tuple[Any, ...], ...]) -> 
         cls._ps_awaken()
     if AUX in held_by(self):
         raise FrozenStateError.constructing(cls)
-    if type(state) is tuple and state[0] == layout.data and state[2] == layout.static:
-        row, static = state[1], state[3]
+    if type(state) is tuple and state[0] == layout.row_names:
+        _, row, static = state
     else:
         given = _by_name(*state) if type(state) is tuple else dict(state)
         values = given if tuple(given) == layout.names else _fitted(layout, given)
@@ -95,8 +94,10 @@ def unpickle(self: Any, state: dict[str, Any] | tuple[tuple[Any, ...], ...]) -> 
     adopt_values(self, held_by(layout.unflatten(aux, row)))
 
 
-def _by_name(data: Any, row: Any, names: Any, static: Any) -> dict[str, Any]:
-    return dict(zip((*data, *names), (*row, *static), strict=True))
+def _by_name(names: str, row: Any, static: Any) -> dict[str, Any]:
+    known = names.split()
+    known.remove(BETWEEN)
+    return dict(zip(known, (*row, *static), strict=True))
 
 
 def wrapped_setstate(setstate: Callable[..., None]) -> Callable[..., None]:

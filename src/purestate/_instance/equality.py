@@ -29,16 +29,16 @@ def are_equal(a: Any, b: Any) -> bool:
         TracedEqualityError: a leaf is a tracer.
     """
     layout = layout_of(type(a))
-    specs = layout.specs
-    aux, other = sealed_aux(a), sealed_aux(b)
+    (first, aux), (second, other) = layout.flatten(a), layout.flatten(b)
     if aux is not other and any(
-        specs[name].compare and typed(x) != typed(y)
+        layout.specs[name].compare and typed(x) != typed(y)
         for name, x, y in zip(layout.static, aux.values, other.values, strict=True)
     ):
         return False
-    held, peer = held_by(a), held_by(b)
-    first = [held[name] for name in layout.compared]
-    second = [peer[name] for name in layout.compared]
+    if layout.compared is not layout.data:
+        first, second = (
+            tuple(held_by(state)[name] for name in layout.compared) for state in (a, b)
+        )
     kinds = list(map(type, first))
     if _PLAIN.issuperset(kinds) and kinds == list(map(type, second)):
         return first == second

@@ -9,6 +9,8 @@ from purestate._schema.marks import LAYOUT
 from purestate._schema.static_values import Unfit, python_numbers, typed
 from purestate.errors import FieldError, StaticFieldError
 
+BETWEEN = "/"
+
 
 class Layout:
     """What is known about a State class, computed once when the class is made.
@@ -32,6 +34,7 @@ class Layout:
         namespace: globals of the functions generated for the class.
         flatten: the function that jax has for instances: its data and its `Aux`.
         unflatten: the one that makes an instance of an `Aux` and data.
+        row_names: the data fields, `BETWEEN`, the static ones, for pickles.
         has_pickle_hooks: whether a method of the user says what is pickled, and how.
         compared: the data fields that count for `==`.
         table: the live `Aux` objects of the class.
@@ -63,6 +66,7 @@ class Layout:
         self.namespace: dict[str, Any] = {}
         self.flatten: Callable[[Any], tuple[tuple[Any, ...], Aux]]
         self.unflatten: Callable[[Aux, Iterable[Any]], Any]
+        self.row_names = ""
         self.has_pickle_hooks = False
         self.compared: tuple[str, ...] = ()
         self.table = aux_table(cls.__module__, cls.__qualname__, ())

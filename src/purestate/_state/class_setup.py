@@ -20,7 +20,7 @@ from purestate._schema.annotations import array_dtypes
 from purestate._schema.aux_data import aux_table
 from purestate._schema.class_body import read_body
 from purestate._schema.fields import is_initvar, is_static, is_stored
-from purestate._schema.layout import Layout, layout_of
+from purestate._schema.layout import BETWEEN, Layout, layout_of
 from purestate._schema.marks import LAYOUT, is_state_class
 from purestate._state.cloudpickle import is_bare, refilled
 from purestate._state.dataclass import FIELDS, become_dataclass, declared_fields
@@ -152,7 +152,11 @@ def _fill(
     )
     layout.cached = guard_cached_properties(cls)
     layout.strict = bool(getattr(cls, _STRICT, False))
-    layout.compared = tuple(name for name in layout.data if specs[name].compare)
+    if not all(specs[name].compare for name in layout.data):
+        layout.compared = tuple(name for name in layout.data if specs[name].compare)
+    else:
+        layout.compared = layout.data
+    layout.row_names = " ".join((*layout.data, BETWEEN, *layout.static))
     layout.plain = frozenset(layout.data) - layout.converters.keys()
     become_dataclass(layout, own, root)
     _finish_abstract(cls)
