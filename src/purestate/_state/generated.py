@@ -122,8 +122,8 @@ class _Body:
         initvars = "".join(f"{s.name}, " for s in ordered if is_initvar(s))
         lines = [
             "_ps_dict = _ps_self._ps_dict",
-            # Unknown names, a second call, dataclasses.replace, a class that cloudpickle
-            # has filled after it was made: all of them rare, and told by truth values.
+            # Unknown names, a second call, dataclasses.replace, a class that was filled
+            # by cloudpickle after it was made: all rare, and told by truth values.
             "if _ps_unknown or _ps_dict or _ps_more or _ps_layout.bare:",
             "    if _ps.adopts(_ps_self, _ps_layout, _ps_locals()): return",
         ]
@@ -135,7 +135,8 @@ class _Body:
         body += [
             # The `__init__` of a subclass called this one through super(), and seals.
             "if _ps_type(_ps_self) is not _ps_cls:",
-            f"    return _ps.base_init(_ps_self, _ps_layout, _ps_locals(), ({initvars}))",
+            "    _ps_scope = _ps_locals()",
+            f"    return _ps.base_init(_ps_self, _ps_layout, _ps_scope, ({initvars}))",
         ]
         body += self.slow_end(stored, initvars) if self.slow else self.end(stored)
         return [
@@ -143,8 +144,8 @@ class _Body:
             "try:",
             *(f"    {line}" for line in body),
             "except _ps_builtins.BaseException as _ps_error:",
-            "    _ps_scope = _ps_locals()",
-            f"    _ps.failed(_ps_self, _ps_layout, _ps_error, {self.where!r}, _ps_scope)",
+            "    _ps_scope, _ps_where = _ps_locals(), " + repr(self.where),
+            "    _ps.failed(_ps_self, _ps_layout, _ps_error, _ps_where, _ps_scope)",
             "    raise",
         ]
 
