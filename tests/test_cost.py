@@ -260,6 +260,22 @@ def test_importing_jax_initialises_no_backend_and_pulls_in_no_extra():
     assert "[]\n" == done.stdout, done.stderr
 
 
+def test_what_a_program_without_host_functions_does_not_need_is_not_imported():
+    code = """
+import sys, purestate as ps
+mine = {name for name in sys.modules if name.startswith("purestate.")}
+assert len(mine) <= 70, len(mine)
+assert not {"purestate._host.function", "purestate._transforms.grad"} & mine
+assert set(ps.__all__) <= set(dir(ps))
+for name in ps.__all__:
+    assert getattr(ps, name) is getattr(ps, name)
+"""
+
+    done = python(code)
+
+    assert "" == done.stderr
+
+
 def test_nothing_that_was_compiled_before_is_compiled_again():
     """Imports that come late add to jax's trace context, and so to every cache key."""
     code = """
