@@ -45,8 +45,9 @@ dataclass: the standard library's, not frozen, not a pytree.
 register_dc: a frozen one that jax.tree_util.register_dataclass has registered.
 jax.extend: the part of jax that purestate imports and jax alone does not; the budget of
 an import is what purestate takes beyond it.
-==: of two equal ones whose leaves are Python floats. construct, statics seen: a static
-field whose value no live instance has, and one that is gone had.
+==: of two equal ones made of Python floats, which purestate stores as arrays, ps object
+and the others as they are. construct, statics seen: with a static value that no live
+instance has, and one that is gone had.
 replace one, checked: with a `__check__`, or a `__post_init__`, that has nothing to say.
 spread: half the distance between the quartiles, for the middle and the worst rival.
 """

@@ -81,6 +81,15 @@ class AuxTable:
     def __reduce__(self) -> tuple[Any, ...]:
         return aux_table, self._of
 
+    def found(self, values: tuple[Any, ...]) -> Aux | None:
+        """Return the `Aux` of plain values if it lives: a look into a dict."""
+        try:
+            return self.plain[
+                tuple(x for value in values for x in (value, type(value)))
+            ]()
+        except Exception:  # noqa: BLE001  # it is not there, or what __hash__ raises
+            return None
+
     def intern(self, values: tuple[Any, ...]) -> Aux:
         """Return the one `Aux` for these values, each as `python_numbers` returns it.
 

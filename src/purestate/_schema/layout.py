@@ -85,6 +85,9 @@ class Layout:
         """
         if not self.static:
             return self.aux
+        aux = self.table.found(tuple(map(values.__getitem__, self.static)))
+        if aux is not None:
+            return aux
         fitted = tuple(self.fit(name, values[name]) for name in self.static)
         try:
             return self.table.intern(fitted)
