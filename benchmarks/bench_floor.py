@@ -37,18 +37,27 @@ an error that says which name was meant, and the test for missing ones. The budg
 three times a plain dataclass would be met without the errors that name fields; they are
 worth more. With array annotations each value's type is compared as well.
 
-**A class** is made once. More than half of that is Python's compiler, on the five
-functions that are written per class so that instances are cheap.
+**A class** is made once. About half of that is Python's compiler, on three functions
+that are written for each class so that instances are cheap; two more are the same code
+for all classes.
 
-**Pickle** goes through two methods in Python, which drop what is not a field and intern
-the static values; a dataclass has none of that.
+**Flatten** of many small States: jax calls a Python function for each, and such a call,
+were the function to do nothing, takes 1.3 times what `register_dataclass` takes for a
+node of three fields, in C++.
+
+**Pickle** goes through two methods in Python, which drop what is not a field, find the
+static values and compare the names of the fields, once, with those of the class; a
+dataclass has none of that, and repeats the names in every pickle.
 
 **Donation** marks what was donated, so that it can explain itself: one question to a
 buffer and one assignment for a State, or for each in a donated container. For a State
 inside of another it counts the references, to see whether somebody else holds it.
 
-**Memory**: an instance holds, beside its fields, a reference to its static values.
-Python sizes the table of attributes in steps, so that this one can cost a step.
+**Memory**: 72 bytes more than a dataclass. A constructor fills the `__dict__` of the
+instance, and one that was asked for is an object of its own, of 64 bytes; 8 are the
+reference to the static values. It counts as an attribute: CPython 3.13 keeps 29 inside
+of an instance, so one of 29 fields takes 1904 bytes, as a dataclass of 30 does, where a
+dataclass of 29 takes 320.
 
 **A packed step**: for XLA each leaf that changes is still work of its own, a slice that
 is read and one that is written. What is saved is Python's and the runtime's part.""",

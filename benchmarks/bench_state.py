@@ -45,6 +45,9 @@ dataclass: the standard library's, not frozen, not a pytree.
 register_dc: a frozen one that jax.tree_util.register_dataclass has registered.
 jax.extend: the part of jax that purestate imports and jax alone does not; the budget of
 an import is what purestate takes beyond it.
+==: of two equal ones made of Python floats, which purestate stores as arrays, ps object
+and the others as they are. construct, statics seen: with a static value that no live
+instance has, and one that is gone had.
 replace one, checked: with a `__check__`, or a `__post_init__`, that has nothing to say.
 spread: half the distance between the quartiles, for the middle and the worst rival.
 """
@@ -63,7 +66,7 @@ STATIC = {
     ),
     "flax.struct": "g: str = flax.struct.field(pytree_node=False, default='relu')",
 }
-ROWS = 17  # per size
+ROWS = 20  # per size
 
 
 def main() -> None:
@@ -141,7 +144,10 @@ def measure_size(clock: Clock, size: int) -> None:
     compare("jit call", (c.case(call) for c in trees))
     compare("jit call, wall time", (c.case(call, waits=True) for c in trees))
     compare("copy.copy", (c.case("copy(s)", copy=copy.copy) for c in made))
-    compare("pickle round trip", (pickled(c) for c in made))
+    compare("pickle.dumps", (pickled(c, "dumps(named)") for c in made))
+    compare("pickle.loads", (pickled(c, "loads(dumped)") for c in made))
+    compare("==", (case for c in made for case in compared(c)))
+    compare("construct, statics seen", configured(clock, size))
     for c in made:
         clock.add("memory", title, c.library.name, "bytes", [memory_of(c)])
     clock.tell(f"memory ({title})")
@@ -193,13 +199,41 @@ def prepare(c: Container) -> None:
     scope["step"] = jax.jit(scope["update"])
 
 
-def pickled(c: Container) -> Case:
-    """Return the case of pickling and unpickling; its leaves are short strings."""
+def pickled(c: Container, statement: str) -> Case:
+    """Return a case of pickling or unpickling; its leaves are short strings."""
     given = ", ".join(f"{name}={name!r}" for name in c.fields)
-    extra = "".join(f", {name}={value}" for name, value in c.library.extra)
+    named = eval(f"S({given}{extra_of(c)})", c.scope)
     scope = {"loads": pickle.loads, "dumps": pickle.dumps}
-    named = eval(f"S({given}{extra})", c.scope)
-    return c.case("loads(dumps(named))", named=named, **scope)
+    return c.case(statement, named=named, dumped=pickle.dumps(named), **scope)
+
+
+def compared(c: Container) -> Iterator[Case]:
+    """Return the case of `==`, unless a library gives arrays or no bool for it."""
+    given = ", ".join(f"{name}={i + 0.5}" for i, name in enumerate(c.fields))
+    pair = [eval(f"S({given}{extra_of(c)})", c.scope) for _ in range(2)]
+    try:
+        found = pair[0] == pair[1]
+    except Exception:  # noqa: BLE001  # whatever a library raises
+        return
+    if found is True:
+        yield c.case("a == b", a=pair[0], b=pair[1])
+
+
+def extra_of(c: Container) -> str:
+    """Return what a call of the class gives for its static fields."""
+    return "".join(f", {name}={value}" for name, value in c.library.extra)
+
+
+def configured(clock: Clock, size: int) -> Iterator[Case]:
+    """Return the cases of making an instance with static values, and dropping it."""
+    few = [
+        dataclasses.replace(x, static=(STATIC[x.name],), extra=(("g", "'gelu'"),))
+        for x in LIBRARIES
+        if x.name in STATIC
+    ]
+    for c in containers(clock, few, size):
+        del c.scope["s"]
+        yield c.case(c.positional)
 
 
 def memory_of(c: Container, count: int = 500) -> float:

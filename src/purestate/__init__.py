@@ -11,11 +11,11 @@
 1
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from purestate import errors
 from purestate._host.call.failures import original_error, surface_errors
-from purestate._host.function import host_function
-from purestate._host.simulators.host_env import HostEnv
-from purestate._host.simulators.host_sim import HostSim
 from purestate._inspect.diff import diff
 from purestate._inspect.repr import pformat
 from purestate._instance.batches import prefix, stack, unstack
@@ -23,10 +23,15 @@ from purestate._pack.pack import pack
 from purestate._schema.fields import field, static
 from purestate._schema.tracers import find_tracers
 from purestate._state.state import State
-from purestate._transforms.donation_report import donation_report
-from purestate._transforms.grad import grad, value_and_grad
 from purestate._transforms.jit import jit
-from purestate._transforms.vmap import vmap
+
+if TYPE_CHECKING:
+    from purestate._host.function import host_function
+    from purestate._host.simulators.host_env import HostEnv
+    from purestate._host.simulators.host_sim import HostSim
+    from purestate._transforms.donation_report import donation_report
+    from purestate._transforms.grad import grad, value_and_grad
+    from purestate._transforms.vmap import vmap
 
 __all__ = [
     "HostEnv",
@@ -53,6 +58,31 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
+# Imported when they are first asked for: a fifth of the files, which programs without
+# host functions do not need.
+_LATER = {
+    "HostEnv": "_host.simulators.host_env",
+    "HostSim": "_host.simulators.host_sim",
+    "donation_report": "_transforms.donation_report",
+    "grad": "_transforms.grad",
+    "host_function": "_host.function",
+    "value_and_grad": "_transforms.grad",
+    "vmap": "_transforms.vmap",
+}
+
 # What tracebacks, pickles and help() show is where an object is public.
-for _name in set(__all__) - {"errors"}:
+for _name in set(__all__) - {"errors", *_LATER}:
     globals()[_name].__module__ = __name__
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
+    found.__module__ = __name__
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

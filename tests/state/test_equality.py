@@ -4,7 +4,9 @@ import copy
 import copyreg
 import dataclasses
 import functools
+import math
 import pickle
+import sys
 import typing
 
 import jax
@@ -15,6 +17,7 @@ import pytest
 import purestate as ps
 from purestate.errors import (
     FieldError,
+    FrozenStateError,
     PurestateError,
     PurestateWarning,
     TracedEqualityError,
@@ -363,3 +366,112 @@ def test_a_checkpoint_keeps_integer_keys(tmp_path):
 
     assert [0, 2, 10] == sorted(restored.d)
     assert s == restored
+
+
+class Changing(ps.State):
+    x: object
+    n: int = ps.static(default=1)
+
+
+def test_a_pickle_of_a_class_that_has_changed_since_is_fitted_or_refused(monkeypatch):
+    before = pickle.dumps(Changing(x=2.5, n=3))
+
+    class Grown(ps.State):
+        y: object = 7
+        n: int = ps.static(default=1)
+        x: object = None
+
+    class Shrunk(ps.State):
+        n: int = ps.static(default=1)
+
+    class Needy(Changing):
+        z: object = ps.field(kw_only=True)
+
+    monkeypatch.setattr(sys.modules[__name__], "Changing", Grown)
+    assert Grown(x=2.5, n=3) == pickle.loads(before)
+    monkeypatch.setattr(sys.modules[__name__], "Changing", Shrunk)
+    with pytest.raises(
+        FieldError, match=r"^Shrunk has no field 'x'; its fields are n\.$"
+    ):
+        pickle.loads(before)
+    monkeypatch.setattr(sys.modules[__name__], "Changing", Needy)
+    with pytest.raises(FieldError, match=r"^Needy needs a value for field z"):
+        pickle.loads(before)
+
+
+def test_a_field_that_became_static_is_found_in_an_old_pickle(monkeypatch):
+    before = pickle.dumps(Changing(x=2, n=3))
+
+    class Other(ps.State):
+        x: int = ps.static()
+        n: object
+
+    monkeypatch.setattr(sys.modules[__name__], "Changing", Other)
+
+    assert Other(x=2, n=3) == pickle.loads(before)
+
+
+def test_a_state_in_a_cycle_can_be_pickled():
+    around = []
+    around.append(Changing(x=around))
+
+    back = pickle.loads(pickle.dumps(around[0]))
+
+    assert back is back.x[0]
+
+
+class Halved(ps.State):
+    x: object
+
+    def __reduce_ex__(self, protocol):
+        make, args, state = super().__reduce_ex__(protocol)[:3]
+        return make, args, state | {"x": state["x"] // 2}
+
+
+class Doubled(ps.State):
+    x: object
+
+    def __getstate__(self):
+        return {"x": 2 * super().__getstate__()["x"]}
+
+
+class Raised(ps.State):
+    x: object
+
+    def __setstate__(self, state):
+        super().__setstate__({"x": state["x"] + 1})
+
+
+class Called(ps.State):
+    x: object
+
+    def __reduce__(self):
+        return type(self), (self.x + 5,)
+
+
+@pytest.mark.parametrize(
+    ("cls", "expected"), [(Halved, 4), (Doubled, 16), (Raised, 9), (Called, 13)]
+)
+def test_methods_that_say_what_is_pickled_get_and_give_fields_by_name(cls, expected):
+    assert cls(expected) == pickle.loads(pickle.dumps(cls(8)))
+
+
+def test_a_pickle_of_a_draft_that_is_open_holds_what_it_is_then():
+    with Changing(x=Changing(x=1.0)).draft() as new:
+        new.x.x = 2.0
+        back = pickle.loads(pickle.dumps(new))
+        new.x.x = 3.0
+
+    assert Changing(x=Changing(x=2.0)) == back
+    with pytest.raises(FrozenStateError):
+        back.x.x = 1
+
+
+def test_python_values_are_equal_by_type_and_value():
+    for same, other in [(1.5, 2.5), (1, 1.0), (True, 1), ("a", b"a"), (1, None)]:
+        assert Changing(x=same) == Changing(x=same)
+        assert Changing(x=same) != Changing(x=other)
+    assert Changing(x=0.0) == Changing(x=-0.0)
+    assert Changing(x=math.nan) == Changing(x=math.nan)
+    assert Changing(x=float("nan")) != Changing(x=float("nan"))
+    assert Changing(x=1, n=2) != Changing(x=1, n=3)

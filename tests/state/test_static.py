@@ -302,3 +302,41 @@ def test_a_state_without_arrays_can_be_a_static_value():
 
     assert structure(Mode(name="a")) == structure(Mode(name="a"))
     assert structure(Mode(name="a")) != structure(Mode(name="b"))
+
+
+def test_static_values_are_kept_for_the_last_few_only():
+    class Kept(ps.State):
+        x: jax.Array
+        n: int = ps.static()
+
+    table = Kept.__purestate_layout__.table
+    for n in range(1000):
+        Kept(x=0.0, n=n)
+    gc.collect()
+
+    assert 8 == len(table.plain) == len(table.known)
+    assert [(n,) for n in range(992, 1000)] == [aux.values for aux in table.recent]
+
+
+@pytest.mark.parametrize("value", [lambda: None, "a" * 1000, 1 << 1000, (1, 2)])
+def test_a_static_value_that_may_be_large_is_not_kept(value):
+    class Dropped(ps.State):
+        f: object = ps.static()
+
+    Dropped(f=value)
+    gc.collect()
+
+    assert {} == Dropped.__purestate_layout__.table.known
+
+
+def test_values_that_are_kept_keep_no_instance_alive():
+    class Freed(ps.State):
+        x: jax.Array
+        n: int = ps.static()
+
+    made = Freed(x=jnp.ones(3), n=1)
+    state, array = weakref.ref(made), weakref.ref(made.x)
+    del made
+
+    assert state() is array() is None
+    assert 1 == len(Freed.__purestate_layout__.table.recent)

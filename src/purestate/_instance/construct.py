@@ -15,7 +15,7 @@ import jax
 from purestate._compat import is_tracer
 from purestate._inspect.donations import explain_deleted
 from purestate._instance.checks import run_checks as run_checks  # generated source's
-from purestate._instance.numbers import is_number, strong
+from purestate._instance.numbers import NOT_NUMBERS, is_number, strong
 from purestate._instance.pytree import adopt_values
 from purestate._instance.seal import converted, fill_defaults, seal
 from purestate._schema.fields import MISSING, is_initvar, is_stored
@@ -98,34 +98,26 @@ def run_init(
     return None
 
 
-def awakened(self: Any, layout: Layout, scope: dict[str, Any]) -> None:
-    """Construct with the `__init__` that a class has once it has come to life.
-
-    Args:
-        self: the instance.
-        layout: the record of the class.
-        scope: the local variables of the generated `__init__` that called this.
-    """
-    cls: Any = layout.cls
-    cls._ps_awaken()
-    unknown, more = scope.pop("_ps_unknown"), scope.pop("_ps_more")
-    given = {
-        name: value
-        for name, value in scope.items()
-        if name in layout.specs and value is not Missing
-    }
-    if more:
-        raise _too_many(layout, len(more))
-    cls.__dict__["__init__"](self, **given, **unknown)
-
-
 def need() -> NoReturn:
     """Stop a generated `__init__` that lacks a required parameter."""
     raise ArgumentMissing
 
 
-def number(layout: Layout, name: str, value: Any) -> Any:
-    """Return what an array field stores for a value that is not a plain jax array."""
+def numbers(
+    layout: Layout, names: tuple[str, ...], scope: Mapping[str, Any]
+) -> list[Any]:
+    """Return what array fields store, where not all values are plain jax arrays."""
+    if layout.namespace["_ps_array"] is Missing:
+        return [_number(layout, name, scope[name]) for name in names]
+    return [
+        scope[name]
+        if type(scope[name]) in NOT_NUMBERS
+        else _number(layout, name, scope[name])
+        for name in names
+    ]
+
+
+def _number(layout: Layout, name: str, value: Any) -> Any:
     if is_number(value):
         return strong(layout, name, value)
     if value is Missing:
@@ -135,11 +127,12 @@ def number(layout: Layout, name: str, value: Any) -> Any:
     return value
 
 
-def adopts(self: Any, layout: Layout, given: Mapping[str, Any]) -> bool:
-    """Return whether a generated `__init__` served `dataclasses.replace`, and is done.
+def adopts(self: Any, layout: Layout, given: dict[str, Any]) -> bool:
+    """Return whether a generated `__init__` is done: it served `dataclasses.replace`.
 
-    Called for unknown names and for an instance that is not empty: a subclass may have
-    set fields before it calls the `__init__` of its base.
+    Or the class was to be read again, and another constructor did the work. Called for
+    unknown names and for an instance that is not empty, too: a subclass may have set
+    fields before it calls the `__init__` of its base.
 
     Args:
         self: the instance.
@@ -151,6 +144,9 @@ def adopts(self: Any, layout: Layout, given: Mapping[str, Any]) -> bool:
         FrozenStateError: the instance is constructed already.
         TypeError: too many positional arguments.
     """
+    if layout.bare:
+        _awakened(self, layout, given)
+        return True
     cls, unknown = type(self), given["_ps_unknown"]
     if AUX in held_by(self):
         raise FrozenStateError.constructing(cls)
@@ -171,6 +167,21 @@ def adopts(self: Any, layout: Layout, given: Mapping[str, Any]) -> bool:
             f"init=False: set it in __post_init__, or drop init=False."
         )
     raise FieldError.unknown(cls, name, _parameters(layout_of(cls)))
+
+
+def _awakened(self: Any, layout: Layout, scope: dict[str, Any]) -> None:
+    """Construct with the `__init__` that a class has once it has come to life."""
+    cls: Any = layout.cls
+    cls._ps_awaken()
+    unknown, more = scope.pop("_ps_unknown"), scope.pop("_ps_more")
+    given = {
+        name: value
+        for name, value in scope.items()
+        if name in layout.specs and value is not Missing
+    }
+    if more:
+        raise _too_many(layout, len(more))
+    cls.__dict__["__init__"](self, **given, **unknown)
 
 
 def _too_many(layout: Layout, more: int) -> TypeError:

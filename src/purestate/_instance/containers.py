@@ -10,11 +10,16 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
 from purestate._instance.pytree import new_instance
 from purestate._schema.layout import layout_of
 from purestate._schema.marks import held_by, is_state, is_state_class
+
+# Types of values that hold nothing to walk through; jax's own class of arrays is
+# learnt as one is met.
+WHOLE: set[type] = {bool, int, float, complex, str, bytes, type(None)}
 
 
 def items(value: Any) -> dict[Any, Any]:
@@ -69,6 +74,9 @@ def rebuilt(value: Any, change: Callable[[Any], Any]) -> Any:
         return value.copy("K")
     if isinstance(value, set | bytearray):
         return copy.copy(value)
+    if isinstance(value, jax.Array):
+        WHOLE.add(type(value))
+        return value
     new = {key: change(part) for key, part in items(value).items()}
     if is_state(value):
         return new_instance(type(value), held_by(value) | new)

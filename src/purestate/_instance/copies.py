@@ -5,6 +5,7 @@ and start without cached properties. None of this runs a constructor.
 """
 
 import copy
+import copyreg
 import dataclasses
 import functools
 import importlib
@@ -14,10 +15,10 @@ from collections.abc import Callable
 from typing import Any
 
 from purestate._instance.construct import WRAPS, failed
-from purestate._instance.draft import settled
+from purestate._instance.draft import blocks, settled
 from purestate._instance.pytree import adopt_values, new_instance, sealed_aux
 from purestate._instance.seal import default_of, fill_defaults, freeze
-from purestate._schema.layout import Layout, layout_of
+from purestate._schema.layout import BETWEEN, Layout, layout_of
 from purestate._schema.marks import AUX, OPEN, held_by
 from purestate._schema.static_values import is_value_dataclass
 from purestate.errors import FieldError, FrozenStateError
@@ -25,10 +26,11 @@ from purestate.errors import FieldError, FrozenStateError
 
 def copied(self: Any) -> Any:
     """Return a shallow copy, without cached properties."""
-    self = settled(self)
-    layout, aux = layout_of(type(self)), sealed_aux(self)
-    values = {name: held_by(self)[name] for name in layout.names}
-    return new_instance(layout.cls, values | {AUX: aux})
+    if blocks.open or AUX not in held_by(self):
+        self = settled(self)
+    layout = layout_of(type(self))
+    row, aux = layout.flatten(self)
+    return layout.unflatten(aux, row)
 
 
 def deep_copied(self: Any, memo: dict[int, Any]) -> Any:
@@ -44,14 +46,28 @@ def deep_copied(self: Any, memo: dict[int, Any]) -> Any:
 
 
 def pickled(self: Any) -> dict[str, Any]:
-    """Return what pickle stores beside the class: the fields by name."""
+    """Return the fields by name, in a form that can be pickled, for hooks of users."""
     sealed_aux(self)
     held, layout = held_by(self), layout_of(type(self))
     values = {name: held[name] for name in layout.names}
     return values | {name: _portable(values[name]) for name in layout.static}
 
 
-def unpickle(self: Any, values: dict[str, Any]) -> None:
+def reduced(self: Any) -> tuple[Any, ...]:
+    """Return how pickle makes a State again: of its class, of names and of a row.
+
+    The names are one string, an object of the class that a pickle of many instances
+    holds once; a row becomes an instance by the way of unflatten.
+    """
+    layout = layout_of(type(self))
+    if layout.has_pickle_hooks:  # one of them called this one through super()
+        return object.__reduce__(self)  # type: ignore[return-value]
+    row, aux = layout.flatten(self)
+    state = layout.row_names, row, tuple(map(_portable, aux.values))
+    return copyreg.__newobj__, (layout.cls,), state  # type: ignore[attr-defined]
+
+
+def unpickle(self: Any, state: dict[str, Any] | tuple[Any, ...]) -> None:
     """Fill an empty instance with what was pickled, perhaps by an older class.
 
     Raises:
@@ -65,13 +81,23 @@ def unpickle(self: Any, values: dict[str, Any]) -> None:
         cls._ps_awaken()
     if AUX in held_by(self):
         raise FrozenStateError.constructing(cls)
-    if tuple(values) != layout.names:
-        values = _fitted(layout, values)
-    values |= {name: _found(values[name]) for name in layout.static}
-    aux = layout.intern(values)
-    values.update(zip(layout.static, aux.values, strict=True))
-    values[AUX] = aux
-    adopt_values(self, values)
+    if type(state) is tuple and state[0] == layout.row_names:
+        _, row, static = state
+    else:
+        given = _by_name(*state) if type(state) is tuple else dict(state)
+        values = given if tuple(given) == layout.names else _fitted(layout, given)
+        row = tuple(values[name] for name in layout.data)
+        static = tuple(values[name] for name in layout.static)
+    aux = layout.aux
+    if static:
+        aux = layout.intern(dict(zip(layout.static, map(_found, static), strict=True)))
+    adopt_values(self, held_by(layout.unflatten(aux, row)))
+
+
+def _by_name(names: str, row: Any, static: Any) -> dict[str, Any]:
+    known = names.split()
+    known.remove(BETWEEN)
+    return dict(zip(known, (*row, *static), strict=True))
 
 
 def wrapped_setstate(setstate: Callable[..., None]) -> Callable[..., None]:

@@ -1,15 +1,12 @@
-"""Equality, hash, copying and pickling of States.
-
-Copies and unpickled instances are frozen, have the same tree structure as their source
-and start without cached properties. None of this runs a constructor.
-"""
+"""Equality and hash of States: by class, structure, static values and leaves."""
 
 from typing import Any
 
 import jax
 import numpy as np
+from jax.tree_util import tree_leaves_with_path
 
-from purestate._compat import is_tracer
+from purestate._compat import Tracer, is_tracer
 from purestate._inspect.key_paths import path_text
 from purestate._instance.pytree import new_instance, sealed_aux
 from purestate._schema.layout import Layout, layout_of
@@ -21,6 +18,9 @@ from purestate.errors import (
     UnhashableStateError,
 )
 
+# Leaves for which `same_leaf` is `==` and jax needs not be asked.
+_PLAIN = frozenset({bool, int, float, complex, str, bytes})
+
 
 def are_equal(a: Any, b: Any) -> bool:
     """Return whether two States of one class agree in everything that is compared.
@@ -29,24 +29,34 @@ def are_equal(a: Any, b: Any) -> bool:
         TracedEqualityError: a leaf is a tracer.
     """
     layout = layout_of(type(a))
-    specs = layout.specs
-    aux, other = sealed_aux(a), sealed_aux(b)
+    (first, aux), (second, other) = layout.flatten(a), layout.flatten(b)
     if aux is not other and any(
-        specs[name].compare and typed(x) != typed(y)
+        layout.specs[name].compare and typed(x) != typed(y)
         for name, x, y in zip(layout.static, aux.values, other.values, strict=True)
     ):
         return False
-    flat: list[Any] = [
-        jax.tree_util.tree_flatten_with_path(_compared(s, layout)) for s in (a, b)
-    ]
-    first, second = flat
-    for path, leaf in (*first[0], *second[0]):
-        if is_tracer(leaf):
-            raise TracedEqualityError(type(a), path_text(path, layout.cls.__name__))
-    if first[1] != second[1]:
-        return False
-    pairs = zip(first[0], second[0], strict=True)
-    return all(same_leaf(x, y) for (_, x), (_, y) in pairs)
+    if layout.compared is not layout.data:
+        first, second = (
+            tuple(held_by(state)[name] for name in layout.compared) for state in (a, b)
+        )
+    kinds = list(map(type, first))
+    if _PLAIN.issuperset(kinds) and kinds == list(map(type, second)):
+        return first == second
+    return _are_equal_trees(a, b, layout)
+
+
+def _are_equal_trees(a: Any, b: Any, layout: Layout) -> bool:
+    a, b = _compared(a, layout), _compared(b, layout)
+    flat: list[Any] = [jax.tree.flatten(state) for state in (a, b)]
+    (first, was), (second, now) = flat
+    # Of each type once: isinstance(leaf, Tracer) takes 0.3 us, for jax overrides it.
+    if any(
+        issubclass(kind, Tracer) for kind in {*map(type, first), *map(type, second)}
+    ):
+        for path, leaf in (*tree_leaves_with_path(a), *tree_leaves_with_path(b)):
+            if is_tracer(leaf):
+                raise TracedEqualityError(type(a), path_text(path, layout.cls.__name__))
+    return bool(was == now) and all(map(same_leaf, first, second))
 
 
 def _compared(self: Any, layout: Layout) -> Any:

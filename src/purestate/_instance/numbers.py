@@ -2,7 +2,7 @@
 
 `Counter(count=0)` holds `i32[]`, not `0`: its annotation asks for an array. It becomes
 one in `strong`, to which all ways into a field lead: a generated constructor through
-`construct.number`, any other through `seal`, `replace` and `at` through
+`construct.numbers`, any other through `seal`, `replace` and `at` through
 `replace._arriving`, and a draft through `Draft.assign`. Unflatten stores what it gets.
 
 The dtype is that of `ps.field(dtype=...)`; else that of the array that the number

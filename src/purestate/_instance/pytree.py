@@ -32,7 +32,7 @@ def register(layout: Layout) -> None:
         "_ps_cls": cls,
         "_ps_new": _new,
         "_ps_set": object.__setattr__,
-        "_ps_aux_of": sealed_aux,
+        "_ps_unsealed": _unsealed,
     }
     namespace["_ps_keys"] = tuple(map(jax.tree_util.GetAttrKey, layout.data))
     flatten = define(cls, "flatten(_ps_self)", _flatten_lines(layout.data), namespace)
@@ -46,6 +46,7 @@ def register(layout: Layout) -> None:
     )
     lines = _unflatten_lines(layout)
     unflatten = define(cls, "unflatten(_ps_aux, _ps_leaves)", lines, namespace)
+    layout.flatten, layout.unflatten = flatten, unflatten
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
 
 
@@ -105,9 +106,14 @@ def _flatten_lines(names: tuple[str, ...]) -> list[str]:
         "try:",
         f"    return ({row}), _ps_self.{AUX}",
         "except AttributeError:",
-        "    _ps_aux = _ps_aux_of(_ps_self)",
-        f"return ({row}), _ps_aux",
+        "    return _ps_unsealed(_ps_self)",
     ]
+
+
+def _unsealed(self: Any) -> tuple[tuple[Any, ...], Any]:
+    """Flatten an instance that is not finished."""
+    aux, held = sealed_aux(self), held_by(self)
+    return tuple(held[name] for name in layout_of(type(self)).data), aux
 
 
 def _unflatten_lines(layout: Layout) -> list[str]:

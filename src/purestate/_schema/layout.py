@@ -1,13 +1,15 @@
 """One record of facts per State class, computed once and asked by everything else."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from purestate._schema.aux_data import Aux, aux_table
 from purestate._schema.marks import LAYOUT
 from purestate._schema.static_values import Unfit, python_numbers, typed
 from purestate.errors import FieldError, StaticFieldError
+
+BETWEEN = "/"
 
 
 class Layout:
@@ -30,6 +32,11 @@ class Layout:
         init: the class whose hand-written `__init__` constructs it, None if generated.
         plain: data fields that `replace` may store as they come.
         namespace: globals of the functions generated for the class.
+        flatten: the function that jax has for instances: its data and its `Aux`.
+        unflatten: the one that makes an instance of an `Aux` and data.
+        row_names: the data fields, `BETWEEN`, the static ones, for pickles.
+        has_pickle_hooks: whether a method of the user says what is pickled, and how.
+        compared: the data fields that count for `==`.
         table: the live `Aux` objects of the class.
         aux: the only `Aux` of a class without static fields.
         published: what `dataclasses` and others find as its fields: `specs`, and the
@@ -57,6 +64,11 @@ class Layout:
         self.init: type | None = None
         self.plain: frozenset[str] = frozenset()
         self.namespace: dict[str, Any] = {}
+        self.flatten: Callable[[Any], tuple[tuple[Any, ...], Aux]]
+        self.unflatten: Callable[[Aux, Iterable[Any]], Any]
+        self.row_names = ""
+        self.has_pickle_hooks = False
+        self.compared: tuple[str, ...] = ()
         self.table = aux_table(cls.__module__, cls.__qualname__, ())
         self.aux = self.table.intern(())
         self.published: dict[str, dataclasses.Field[Any]] = {}
@@ -73,6 +85,9 @@ class Layout:
         """
         if not self.static:
             return self.aux
+        aux = self.table.found(tuple(map(values.__getitem__, self.static)))
+        if aux is not None:
+            return aux
         fitted = tuple(self.fit(name, values[name]) for name in self.static)
         try:
             return self.table.intern(fitted)

@@ -20,7 +20,7 @@ from purestate._schema.annotations import array_dtypes
 from purestate._schema.aux_data import aux_table
 from purestate._schema.class_body import read_body
 from purestate._schema.fields import is_initvar, is_static, is_stored
-from purestate._schema.layout import Layout, layout_of
+from purestate._schema.layout import BETWEEN, Layout, layout_of
 from purestate._schema.marks import LAYOUT, is_state_class
 from purestate._state.cloudpickle import is_bare, refilled
 from purestate._state.dataclass import FIELDS, become_dataclass, declared_fields
@@ -29,6 +29,13 @@ from purestate.errors import DeclarationError, InheritedInitError
 
 _ARRAYS = "__purestate_arrays__"
 _STRICT = "__purestate_strict__"
+_HOOKS = (
+    "__getstate__",
+    "__setstate__",
+    "__reduce_ex__",
+    "__getnewargs__",
+    "__getnewargs_ex__",
+)
 _lock = threading.RLock()
 
 
@@ -145,12 +152,17 @@ def _fill(
     )
     layout.cached = guard_cached_properties(cls)
     layout.strict = bool(getattr(cls, _STRICT, False))
+    if not all(specs[name].compare for name in layout.data):
+        layout.compared = tuple(name for name in layout.data if specs[name].compare)
+    else:
+        layout.compared = layout.data
+    layout.row_names = " ".join((*layout.data, BETWEEN, *layout.static))
     layout.plain = frozenset(layout.data) - layout.converters.keys()
     become_dataclass(layout, own, root)
     _finish_abstract(cls)
     _place_init(layout, own, root)
     _place_replace(layout)
-    _place_setstate(cls, root)
+    _place_pickling(layout, root)
 
 
 def _arrays(
@@ -232,10 +244,18 @@ def _place_replace(layout: Layout) -> None:
         cls.replace = make_replace(layout) or replace
 
 
-def _place_setstate(cls: Any, root: Any) -> None:
+def _place_pickling(layout: Layout, root: Any) -> None:
+    cls: Any = layout.cls
     written = cls.__setstate__
     if written is not root.__setstate__ and not hasattr(written, WRAPS):
         cls.__setstate__ = wrapped_setstate(written)
+    own = (getattr(cls, name, None) is not getattr(root, name, None) for name in _HOOKS)
+    layout.has_pickle_hooks = any(own) or cls.__reduce__ not in (
+        root.__reduce__,
+        object.__reduce__,
+    )
+    if layout.has_pickle_hooks and cls.__reduce__ is root.__reduce__:
+        cls.__reduce__ = object.__reduce__  # which asks the hooks
 
 
 def _finish_abstract(cls: type) -> None:

@@ -12,7 +12,7 @@ source reads besides them starts with `_ps`, which no field may.
 import builtins
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from purestate._compat import fills_dict
@@ -68,8 +68,8 @@ class _Body:
                      **_ps_unknown):
             ...                                            # the way out of the ordinary
             try:
-                if _ps_type(cache) is not _ps_array:       # `value`
-                    cache = _ps.number(_ps_layout, 'cache', cache)
+                if not (_ps_type(cache) is _ps_array):     # `arrays`
+                    cache, = _ps.numbers(_ps_layout, ('cache',), _ps_locals())
                 if _ps_type(_ps_self) is not _ps_cls:      # called by a subclass's
                     ...
                 try:                                       # `end`
@@ -95,6 +95,7 @@ class _Body:
         self.namespace |= {
             "_ps": construct,
             "_ps_builtins": builtins,
+            "_ps_locals": builtins.locals,
             "_ps_layout": layout,
             # What every construction reads, without a look into a module.
             "_ps_type": type,
@@ -120,21 +121,21 @@ class _Body:
         stored = [s.name for s in taken if is_stored(s)]
         initvars = "".join(f"{s.name}, " for s in ordered if is_initvar(s))
         lines = [
-            # A class that cloudpickle has filled after it was made: see there.
-            "if _ps_layout.bare:",
-            "    return _ps.awakened(_ps_self, _ps_layout, _ps_builtins.locals())",
             "_ps_dict = _ps_self._ps_dict",
-            # Unknown names, a second call, or dataclasses.replace; all of them rare,
-            # and told by two truth values.
-            "if _ps_unknown or _ps_dict or _ps_more:",
-            "    if _ps.adopts(_ps_self, _ps_layout, _ps_builtins.locals()): return",
+            # Unknown names, a second call, dataclasses.replace, a class that was filled
+            # by cloudpickle after it was made: all rare, and told by truth values.
+            "if _ps_unknown or _ps_dict or _ps_more or _ps_layout.bare:",
+            "    if _ps.adopts(_ps_self, _ps_layout, _ps_locals()): return",
         ]
         body = [*self.required(taken)]
+        # Before converters and factories, so that they do not run if one is missing.
+        body += self.arrays(s for s in taken if self.is_taken_as_given(s))
         body += [line for spec in taken for line in self.value(spec)]
+        body += self.arrays(s for s in taken if not self.is_taken_as_given(s))
         body += [
             # The `__init__` of a subclass called this one through super(), and seals.
             "if _ps_type(_ps_self) is not _ps_cls:",
-            "    _ps_scope = _ps_builtins.locals()",
+            "    _ps_scope = _ps_locals()",
             f"    return _ps.base_init(_ps_self, _ps_layout, _ps_scope, ({initvars}))",
         ]
         body += self.slow_end(stored, initvars) if self.slow else self.end(stored)
@@ -143,7 +144,7 @@ class _Body:
             "try:",
             *(f"    {line}" for line in body),
             "except _ps_builtins.BaseException as _ps_error:",
-            "    _ps_scope, _ps_where = _ps_builtins.locals(), " + repr(self.where),
+            "    _ps_scope, _ps_where = _ps_locals(), " + repr(self.where),
             "    _ps.failed(_ps_self, _ps_layout, _ps_error, _ps_where, _ps_scope)",
             "    raise",
         ]
@@ -173,14 +174,27 @@ class _Body:
             lines += [f"if {name} is _ps_missing: {name} = _ps_factory_{name}()"]
         if name in self.layout.converters:
             lines += [f"{name} = _ps.converted(_ps_layout, {name!r}, {name})"]
-        if name in self.layout.arrays:
-            # One comparison for what is nearly always given. jax's own class of arrays
-            # is private, so it is learnt from the first array that comes.
-            lines += [
-                f"if _ps_type({name}) is not _ps_array:",
-                f"    {name} = _ps.number(_ps_layout, {name!r}, {name})",
-            ]
         return lines
+
+    def is_taken_as_given(self, spec: dataclasses.Field[Any]) -> bool:
+        is_made = not spec.init or spec.default_factory is not MISSING
+        return not is_made and spec.name not in self.layout.converters
+
+    def arrays(self, specs: Iterable[dataclasses.Field[Any]]) -> list[str]:
+        """Return one test for all array fields: they are nearly always given as such.
+
+        One per field would double what it takes to compile the function. jax's own
+        class of arrays is private, so it is learnt from the first array that comes.
+        """
+        names = [spec.name for spec in specs if spec.name in self.layout.arrays]
+        if not names:
+            return []
+        types = " is ".join(f"_ps_type({name})" for name in names)
+        row = "".join(f"{name}, " for name in names)
+        return [
+            f"if not ({types} is _ps_array):",
+            f"    {row}= _ps.numbers(_ps_layout, {tuple(names)!r}, _ps_locals())",
+        ]
 
     def made(self, spec: dataclasses.Field[Any]) -> str:
         """Return the expression for the default of an init=False field."""

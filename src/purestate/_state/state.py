@@ -231,11 +231,14 @@ class State(Holder):
         made: Self = copies.deep_copied(self, memo)
         return made
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return copies.reduced(self)
+
     def __getstate__(self) -> dict[str, Any]:
         return copies.pickled(self)
 
-    def __setstate__(self, values: dict[str, Any]) -> None:
-        copies.unpickle(self, values)
+    def __setstate__(self, state: Any) -> None:
+        copies.unpickle(self, state)
 
 
 become_root(State)
