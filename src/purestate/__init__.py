@@ -20,6 +20,7 @@ from purestate._inspect.diff import diff
 from purestate._inspect.repr import pformat
 from purestate._instance.batches import prefix, stack, unstack
 from purestate._pack.pack import pack
+from purestate._schema.annotations import Array
 from purestate._schema.fields import field, static
 from purestate._schema.tracers import find_tracers
 from purestate._state.state import State
@@ -29,6 +30,7 @@ from purestate._transforms.jit import jit
 from purestate._transforms.vmap import vmap
 
 __all__ = [
+    "Array",
     "HostEnv",
     "HostSim",
     "State",
@@ -54,5 +56,5 @@ __all__ = [
 __version__ = "0.1.0"
 
 # What tracebacks, pickles and help() show is where an object is public.
-for _name in set(__all__) - {"errors"}:
+for _name in set(__all__) - {"Array", "errors"}:
     globals()[_name].__module__ = __name__
