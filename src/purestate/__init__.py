@@ -1,8 +1,8 @@
 """State containers for JAX: objects whose jitted methods return updated instances.
 
->>> import jax, jax.numpy as jnp, purestate as ps
+>>> import jax, purestate as ps
 >>> class Counter(ps.State):
-...     count: jax.Array
+...     count: ps.Array
 ...
 ...     @jax.jit
 ...     def step(self):

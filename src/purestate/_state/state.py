@@ -127,9 +127,9 @@ class State(Holder):
         Raises:
             DraftError: assignment after the block, or from another trace.
 
-        >>> import jax, jax.numpy as jnp, purestate as ps
+        >>> import purestate as ps
         >>> class Train(ps.State):
-        ...     step: jax.Array
+        ...     step: ps.Array
         ...     sums: dict
         >>> train = Train(step=0, sums={"loss": 0.0})
         >>> with train.draft() as new:

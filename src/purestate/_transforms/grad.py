@@ -105,7 +105,7 @@ def grad(
     >>> import jax, jax.numpy as jnp, purestate as ps
     >>> class Train(ps.State):
     ...     w: jax.Array
-    ...     step: jax.Array
+    ...     step: ps.Array
     >>> ps.grad(lambda t: (t.w**2).sum())(Train(w=jnp.ones(2), step=3))
     Train(w=f32[2], step=None)
     """
@@ -184,10 +184,10 @@ def value_and_grad(
     Raises:
         NothingToDifferentiateError: when called, if no leaf is floating-point.
 
-    >>> import jax, jax.numpy as jnp, purestate as ps
+    >>> import purestate as ps
     >>> class Net(ps.State):
-    ...     w: jax.Array
-    ...     b: jax.Array
+    ...     w: ps.Array
+    ...     b: ps.Array
     >>> loss = ps.value_and_grad(lambda n: n.w * n.b, wrt="w")
     >>> loss(Net(w=2.0, b=3.0))[1]
     Net(w=f32[], b=None)
