@@ -170,11 +170,21 @@ def programs():
     for path in SCRIPTS:
         yield path, path.name, path.read_text(), []
     for path in MODULES:
-        parts = path.relative_to(SOURCE).with_suffix("").parts
-        program, tracebacks = code(path.read_text(), page=False)
+        text = path.read_text()
+        *parts, last = path.relative_to(SOURCE).with_suffix("").parts
+        parts += {last} - {"__init__"}
+        program, tracebacks = code(text, page=False)
         # An example runs among the names of its module, and of conftest.py.
-        names = f"import jax, jax.numpy as jnp; from {'.'.join(parts)} import *"
+        names = "import jax, jax.numpy as jnp, purestate as ps"
+        if own := [node.name for node in defined(ast.parse(text))]:
+            names += f"; from {'.'.join(parts)} import {', '.join(own)}"
         yield path, f"{'_'.join(parts)}_module.py", names + program, tracebacks
+
+
+def defined(tree):
+    """Return the nodes of the classes and functions at the top of a program."""
+    kinds = ast.ClassDef | ast.FunctionDef
+    return [node for node in tree.body if isinstance(node, kinds)]
 
 
 def code(text, page=True):
@@ -209,7 +219,7 @@ def own_names(program):
     A page may define a thing twice, and a checker would take the one for the other.
     """
     tree = ast.parse(program)
-    tops = [n for n in tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef)]
+    tops = defined(tree)
     spots = []
     for node in ast.walk(tree):
         name = node.name if node in tops else getattr(node, "id", None)
