@@ -42,9 +42,10 @@ lint: ## ruff: style and format
 	$(python) -m ruff check
 	$(python) -m ruff format --check
 
-types: ## mypy, pyright, ty and pyrefly on examples, mypy and pyright on src
+types: ## mypy, pyright, ty and pyrefly on the documentation and on examples; on src
 	@$(setup) check
-	$(python) -m pytest -m types tests/test_typing.py
+	$(python) -m pytest -n $(WORKERS) -m types \
+		tests/test_typing.py tests/test_typing_pages.py $(ARGS)
 
 cov: ## the tests again, with coverage by branches
 	@$(setup) check

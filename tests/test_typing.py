@@ -13,108 +13,20 @@ Exactly the marked lines must have errors. A mark that names checkers has the re
 comment above: when a checker learns better, the test says so, and both go.
 """
 
-import dataclasses
-import importlib.util
 import itertools
-import json
-import os
 import pathlib
 import re
-import subprocess
 import sys
 
 import pytest
 
+from tests.checkers import CHECKERS, TARGETS, Run, require
 from tests.helpers import ROOT
 
-SOURCE = ROOT / "src"
-EXAMPLES = ROOT / "tests" / "typing"
-FILES = sorted(EXAMPLES.glob("*.py"))
-TARGETS = ("3.11", "3.13")
+FILES = tuple(sorted((ROOT / "tests" / "typing").glob("*.py")))
 MARK = re.compile(r"# error(?:\[([^\]]+)\])?$")
 
 pytestmark = pytest.mark.types
-
-
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """One run of a checker over all examples."""
-
-    target: str
-    folder: pathlib.Path  # for configuration and caches
-
-    def output(self, name, *arguments, cwd=None):
-        command = [sys.executable, "-m", name, *map(str, arguments)]
-        environment = os.environ | {"PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}
-        done = subprocess.run(
-            command,
-            cwd=cwd or self.folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode not in (0, 1):  # 1: there were errors
-            pytest.fail(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
-        return done.stdout
-
-    def config(self, name, text):
-        path = self.folder / name
-        path.write_text(text)
-        return path
-
-
-# Each yields (file, line, message) for every error. The configuration of the project is
-# kept out: a user has another one. Only the strictness of mypy is not the default.
-
-
-def mypy(run):
-    config = run.config(
-        "mypy.ini",
-        f"[mypy]\nstrict = True\nmypy_path = {SOURCE}\nfollow_imports = silent\n",
-    )
-    options = ["--config-file", config, "--cache-dir", run.folder / "cache"]
-    options += ["--python-version", run.target, "--output", "json"]
-    for line in run.output("mypy", *options, *FILES).splitlines():
-        found = json.loads(line)
-        if found["severity"] == "error":
-            yield found["file"], found["line"], found["message"]
-
-
-def pyright(run):
-    settings = {
-        "include": [os.path.relpath(EXAMPLES, run.folder)],
-        "extraPaths": [str(SOURCE)],
-        "pythonVersion": run.target,
-    }
-    config = run.config("pyrightconfig.json", json.dumps(settings))
-    options = ["--project", config, "--pythonpath", sys.executable, "--outputjson"]
-    for found in json.loads(run.output("pyright", *options))["generalDiagnostics"]:
-        if found["severity"] == "error":
-            line = found["range"]["start"]["line"] + 1
-            yield found["file"], line, found["message"]
-
-
-def ty(run):
-    options = ["--project", run.folder, "--python", sys.prefix]
-    options += ["--extra-search-path", SOURCE, "--python-version", run.target]
-    output = run.output("ty", "check", *options, "--output-format", "gitlab", *FILES)
-    for found in json.loads(output):
-        if found["severity"] in ("major", "critical", "blocker"):
-            line = found["location"]["positions"]["begin"]["line"]
-            yield found["location"]["path"], line, found["description"]
-
-
-def pyrefly(run):
-    config = run.config("pyrefly.toml", 'preset = "default"\n')
-    options = ["--config", config, "--search-path", SOURCE]
-    options += ["--python-interpreter-path", sys.executable]
-    options += ["--python-version", run.target, "--output-format", "json"]
-    for found in json.loads(run.output("pyrefly", "check", *options, *FILES))["errors"]:
-        if found["severity"] == "error":
-            yield found["path"], found["line"], found["description"]
-
-
-CHECKERS = {f.__name__: f for f in (mypy, pyright, ty, pyrefly)}
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -128,7 +40,7 @@ def test_errors_are_where_they_are_marked(checker, target, tmp_path):
     }
 
     messages = {}
-    for file, line, message in CHECKERS[checker](Run(target, tmp_path)):
+    for file, line, message in CHECKERS[checker](Run(target, tmp_path, FILES)):
         place = pathlib.Path(file).name, line
         messages.setdefault(place, []).append(message)
 
@@ -190,11 +102,6 @@ def test_pyright_has_nothing_to_say_about_the_source(target, tmp_path):
     said = Run(target, tmp_path).output("pyright", *options, cwd=ROOT)
 
     assert "0 errors, 0 warnings" in said, said
-
-
-def require(checker):
-    if importlib.util.find_spec(checker) is None:
-        pytest.skip(f"{checker} is not installed; the extra `dev` has it")
 
 
 def lines():

@@ -11,6 +11,7 @@ state, bit for bit.
 
 import argparse
 import time
+from typing import Any
 
 import gymnasium
 import jax
@@ -47,7 +48,7 @@ def python_loop(env, policy, seed, steps):
     for _ in range(steps):
         obs, reward, *_ = env.step(np.asarray(policy(jnp.float32(obs))))
         rewards.append(reward)
-    return np.float32(rewards)
+    return np.array(rewards, np.float32)
 
 
 def live(env):
@@ -76,7 +77,7 @@ class Hopper(ps.State):
     dt: float = ps.static()
 
     def __init__(self, env):
-        inner = env.unwrapped
+        inner: Any = env.unwrapped
         self.sim = MujocoSim(inner.model, substeps=inner.frame_skip)
         self.dt = inner.dt
 
@@ -137,11 +138,12 @@ def main(steps=1000, count=64, seed=0):
     loop, loop_time = timed(python_loop, env, policy, seed, steps)
     rollout = live(ps.HostEnv(env))
     (actions, rewards), live_time = timed(rollout, policy, seed, steps=steps)
-    qpos = env.unwrapped.data.qpos.copy()
+    inner: Any = env.unwrapped  # gymnasium does not say that it has MuJoCo's data
+    qpos = inner.data.qpos.copy()
 
     hopper = Hopper(env)
     env.reset(seed=seed)
-    start = hopper.sim.from_data(env.unwrapped.data)
+    start = hopper.sim.from_data(inner.data)
     end, replayed = hopper.replay(start, actions)
     replayed_qpos = hopper.sim.to_data(end).qpos
     key = jax.random.key(seed)
@@ -165,7 +167,7 @@ def main(steps=1000, count=64, seed=0):
 
 
 def parse():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--count", type=int, default=64, help="of simulations")
     parser.add_argument("--seed", type=int, default=0)

@@ -15,7 +15,7 @@ from purestate.mujoco import MujocoSim
 
 ASSETS = importlib.resources.files("gymnasium") / "envs" / "mujoco" / "assets"
 # How exact a pose should be: height in m, the root's quaternion, 17 joints in radians.
-SIGMA = np.float32([0.02] + 4 * [0.05] + 17 * [0.1])
+SIGMA = np.array([0.02] + 4 * [0.05] + 17 * [0.1], np.float32)
 
 
 def humanoid(integrator, timestep):

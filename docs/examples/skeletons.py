@@ -28,7 +28,7 @@ RUNS = {"before": None, "without": "plain VAE", "with": "with the simulator"}
 def draw(model, history, films):
     """Return a figure of 1800 x 960 pixels: bodies let go, and the loss curves."""
     figure = matplotlib.figure.Figure(figsize=(12, 6.4), dpi=150)
-    bodies, curves = figure.subfigures(1, 2, width_ratios=(9, 3))
+    bodies, curves = figure.subfigures(1, 2, squeeze=False, width_ratios=(9, 3))[0]
     draw_bodies(bodies, model, films)
     draw_curves(curves, history)
     return figure
@@ -46,7 +46,8 @@ def draw_bodies(figure, model, films):
             place = (0.01 + column / COLUMNS, bottom, 1 / COLUMNS, height)
             axes = figure.add_axes(place)
             axes.set_axis_off()
-            draw_fall(axes, *capsules(model, seen, index), COLORS[name])
+            ends, radii = capsules(model, seen, index)
+            draw_fall(axes, ends, radii, COLORS[name])
         count = f"{np.sum(rise > THROWN)} of {len(rise)} are thrown up by 5 cm"
         style = {"color": COLORS[name], "fontsize": 11}
         figure.text(0.025, bottom + height - 0.02, f"{label}: {count}", **style)
@@ -109,8 +110,13 @@ def below(ends, height):
 def stroke(axes, ends, radius, color):
     line = np.stack([ends @ RIGHT, ends @ UP], axis=-1)
     line[1, 0] += 1e-4  # a line of no length would not be drawn
-    style = {"linewidths": 2 * radius, "colors": [color], "capstyle": "round"}
-    drawn = LineCollection([line], clip_on=False, **style)
+    drawn = LineCollection(
+        [line],
+        linewidths=2 * radius,
+        colors=[color],
+        capstyle="round",
+        clip_on=False,
+    )
     axes.add_collection(drawn, autolim=False)
 
 

@@ -84,10 +84,10 @@ class TrainState(ps.State):
     model: MLP
     opt: optax.OptState
     key: jax.Array
-    step: jax.Array = 0
     total: int = ps.static()
     batch: int = ps.static()
     rate: float = ps.static()
+    step: ps.Array = 0
 
     def __init__(self, key, total, batch=32, rate=4e-3):
         model_key, self.key = jax.random.split(key)
@@ -145,8 +145,8 @@ def main(epochs=60, out="out/digits.png", seed=0, batch=32):
     console = rich.console.Console()
     images, labels = load_digits(return_X_y=True)
     split = train_test_split(
-        np.float32(images / 16),
-        np.int32(labels),
+        np.asarray(images, np.float32) / 16,
+        np.asarray(labels, np.int32),
         test_size=0.25,
         stratify=labels,
         random_state=seed,
@@ -164,7 +164,7 @@ def main(epochs=60, out="out/digits.png", seed=0, batch=32):
             history.append((seen, held_out))
             show(words(seen, held_out))
 
-    accuracy = float(held_out.accuracy)
+    accuracy = float(history[-1][1].accuracy)
     console.print(state_table(state))
     predicted = np.asarray(state.model(test_images).argmax(axis=-1))
     figure = draw(history, np.asarray(test_images), np.asarray(test_labels), predicted)
@@ -216,7 +216,7 @@ def static_fields(state, prefix=""):
 def draw(history, images, labels, predicted):
     """Return a figure of 1800 x 630 pixels: curves, and digits that were misread."""
     figure = matplotlib.figure.Figure(figsize=(12, 4.2), dpi=150)
-    curves, digits = figure.subfigures(1, 2, width_ratios=(7, 5))
+    curves, digits = figure.subfigures(1, 2, squeeze=False, width_ratios=(7, 5))[0]
     draw_curves(curves, history)
     wrong = np.flatnonzero(predicted != labels)
     grid = {"left": 0.02, "right": 0.96, "bottom": 0.03, "top": 0.8, "hspace": 0.35}
@@ -261,7 +261,7 @@ def draw_curves(figure, history):
 
 
 def parse():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--out", default="out/digits.png", help="the picture")
     parser.add_argument("--seed", type=int, default=0)

@@ -284,7 +284,7 @@ def failures(history):
 
 
 def parse():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--short", action="store_true", help="seconds, not minutes")
     parser.add_argument("--out", default="out/humanoid.png", help="the picture")
     parser.add_argument("--seed", type=int, default=0)

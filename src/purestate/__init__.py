@@ -1,8 +1,8 @@
 """State containers for JAX: objects whose jitted methods return updated instances.
 
->>> import jax, jax.numpy as jnp, purestate as ps
+>>> import jax, purestate as ps
 >>> class Counter(ps.State):
-...     count: jax.Array
+...     count: ps.Array
 ...
 ...     @jax.jit
 ...     def step(self):
@@ -20,6 +20,7 @@ from purestate._inspect.diff import diff
 from purestate._inspect.repr import pformat
 from purestate._instance.batches import prefix, stack, unstack
 from purestate._pack.pack import pack
+from purestate._schema.annotations import Array
 from purestate._schema.fields import field, static
 from purestate._schema.tracers import find_tracers
 from purestate._state.state import State
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from purestate._transforms.vmap import vmap
 
 __all__ = [
+    "Array",
     "HostEnv",
     "HostSim",
     "State",
@@ -71,7 +73,7 @@ _LATER = {
 }
 
 # What tracebacks, pickles and help() show is where an object is public.
-for _name in set(__all__) - {"errors", *_LATER}:
+for _name in set(__all__) - {"Array", "errors", *_LATER}:
     globals()[_name].__module__ = __name__
 
 

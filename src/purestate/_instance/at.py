@@ -69,9 +69,9 @@ class At(Generic[_S, _T]):
     def apply(self, function: Callable[[Any], Any]) -> _S:
         """Return the State with `function(old)` in each place.
 
-        >>> import jax, purestate as ps
+        >>> import purestate as ps
         >>> class Counter(ps.State):
-        ...     count: jax.Array
+        ...     count: ps.Array
         >>> int(Counter(count=1).at(lambda c: c.count).apply(lambda n: n + 1).count)
         2
         """

@@ -61,9 +61,9 @@ def replace(self: _S, /, **changes: Any) -> _S:
         StaticFieldError: an array or an unhashable value for a static field.
         StrictFieldError: the class is strict and a shape or dtype would change.
 
-    >>> import jax, jax.numpy as jnp, purestate as ps
+    >>> import jax.numpy as jnp, purestate as ps
     >>> class Counter(ps.State):
-    ...     count: jax.Array
+    ...     count: ps.Array
     >>> Counter(count=1).replace(count=jnp.int32(2))
     Counter(count=i32[])
     """

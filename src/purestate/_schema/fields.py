@@ -100,9 +100,9 @@ def field(
         TypeError: an option that `dataclasses.field` does not know.
         ValueError: both `default` and `default_factory`.
 
-    >>> import jax, jax.numpy as jnp, purestate as ps
+    >>> import jax.numpy as jnp, purestate as ps
     >>> class Counter(ps.State):
-    ...     count: jax.Array = ps.field(default=0, dtype=jnp.uint8)
+    ...     count: ps.Array = ps.field(default=0, dtype=jnp.uint8)
     >>> Counter().count.dtype
     dtype('uint8')
     """

@@ -23,7 +23,7 @@ def find_tracers(obj: Any) -> list[str]:
         obj: an instance, a container, a function, a class or a module.
 
     >>> import jax, purestate as ps
-    >>> kept = {}
+    >>> kept: dict[str, list] = {}
     >>> _ = jax.jit(lambda x: kept.update(last=[x * 2]))(1.0)
     >>> ps.find_tracers(kept)
     ["['last'][0]"]

@@ -35,8 +35,11 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
+# Not `frozen_default`: checkers make no exception for `self.x = ...` in an `__init__`,
+# which is how fields are assigned here. The run time refuses it anywhere else.
+# `eq_default` would make them believe that there is no `__hash__`.
 @dataclass_transform(
-    frozen_default=True, field_specifiers=(field, static, dataclasses.field)
+    eq_default=False, field_specifiers=(field, static, dataclasses.field)
 )
 class State(Holder):
     """Base class of immutable, dataclass-style objects that are jax pytrees.
@@ -124,9 +127,9 @@ class State(Holder):
         Raises:
             DraftError: assignment after the block, or from another trace.
 
-        >>> import jax, jax.numpy as jnp, purestate as ps
+        >>> import purestate as ps
         >>> class Train(ps.State):
-        ...     step: jax.Array
+        ...     step: ps.Array
         ...     sums: dict
         >>> train = Train(step=0, sums={"loss": 0.0})
         >>> with train.draft() as new:

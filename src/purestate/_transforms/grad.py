@@ -1,4 +1,4 @@
-"""`ps.grad`, `ps.value_and_grad` and `ps.vmap`: jax's, for arguments that are States.
+"""`ps.grad` and `ps.value_and_grad`: jax's, for arguments that are States.
 
 A State holds counters and keys beside its parameters. The gradient here is with respect
 to the floating-point leaves, or to those that `wrt` names; everything else is passed
@@ -7,7 +7,7 @@ through and has None in the result.
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -23,9 +23,59 @@ from purestate._schema.text import function_name, root_name
 from purestate._transforms.parameters import as_tuple
 from purestate.errors import FieldError, NothingToDifferentiateError
 
-_Wrt = Callable[[Any], Any] | str | Iterable[str] | None
+_Names = str | Iterable[str] | None
+_Wrt = Callable[[Any], Any] | _Names
+_S = TypeVar("_S", bound=Any)  # without a bound, pyright rejects a lambda
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_W = TypeVar("_W")
+_A = TypeVar("_A")
 
 
+# What is differentiated is the first argument, so its class is the gradient's. The
+# last overloads cannot be told more exactly, and ask for the argument that says so: as
+# a fall back for everything they would take the lambdas.
+@overload
+def grad(
+    fn: Callable[Concatenate[_S, _P], _T],
+    wrt: _Names = ...,
+    has_aux: Literal[False] = ...,
+    *,
+    holomorphic: bool = ...,
+) -> Callable[Concatenate[_S, _P], _S]: ...
+@overload
+def grad(
+    fn: Callable[Concatenate[_S, _P], _T],
+    wrt: Callable[[_S], _W],
+    has_aux: Literal[False] = ...,
+    *,
+    holomorphic: bool = ...,
+) -> Callable[Concatenate[_S, _P], _W]: ...
+@overload
+def grad(
+    fn: Callable[Concatenate[_S, _P], tuple[_T, _A]],
+    wrt: _Names = ...,
+    *,
+    has_aux: Literal[True],
+    holomorphic: bool = ...,
+) -> Callable[Concatenate[_S, _P], tuple[_S, _A]]: ...
+@overload
+def grad(
+    fn: Callable[Concatenate[_S, _P], tuple[_T, _A]],
+    wrt: Callable[[_S], _W],
+    *,
+    has_aux: Literal[True],
+    holomorphic: bool = ...,
+) -> Callable[Concatenate[_S, _P], tuple[_W, _A]]: ...
+@overload
+def grad(
+    fn: Callable[..., Any],
+    wrt: _Wrt = ...,
+    has_aux: bool = ...,
+    *,
+    argnums: int | tuple[int, ...],
+    holomorphic: bool = ...,
+) -> Callable[..., Any]: ...
 def grad(
     fn: Callable[..., Any],
     wrt: _Wrt = None,
@@ -55,7 +105,7 @@ def grad(
     >>> import jax, jax.numpy as jnp, purestate as ps
     >>> class Train(ps.State):
     ...     w: jax.Array
-    ...     step: jax.Array
+    ...     step: ps.Array
     >>> ps.grad(lambda t: (t.w**2).sum())(Train(w=jnp.ones(2), step=3))
     Train(w=f32[2], step=None)
     """
@@ -69,6 +119,47 @@ def grad(
     return gradient
 
 
+@overload
+def value_and_grad(
+    fn: Callable[Concatenate[_S, _P], _T],
+    wrt: _Names = ...,
+    has_aux: Literal[False] = ...,
+    *,
+    holomorphic: bool = ...,
+) -> Callable[Concatenate[_S, _P], tuple[_T, _S]]: ...
+@overload
+def value_and_grad(
+    fn: Callable[Concatenate[_S, _P], _T],
+    wrt: Callable[[_S], _W],
+    has_aux: Literal[False] = ...,
+    *,
+    holomorphic: bool = ...,
+) -> Callable[Concatenate[_S, _P], tuple[_T, _W]]: ...
+@overload
+def value_and_grad(
+    fn: Callable[Concatenate[_S, _P], tuple[_T, _A]],
+    wrt: _Names = ...,
+    *,
+    has_aux: Literal[True],
+    holomorphic: bool = ...,
+) -> Callable[Concatenate[_S, _P], tuple[tuple[_T, _A], _S]]: ...
+@overload
+def value_and_grad(
+    fn: Callable[Concatenate[_S, _P], tuple[_T, _A]],
+    wrt: Callable[[_S], _W],
+    *,
+    has_aux: Literal[True],
+    holomorphic: bool = ...,
+) -> Callable[Concatenate[_S, _P], tuple[tuple[_T, _A], _W]]: ...
+@overload
+def value_and_grad(
+    fn: Callable[..., Any],
+    wrt: _Wrt = ...,
+    has_aux: bool = ...,
+    *,
+    argnums: int | tuple[int, ...],
+    holomorphic: bool = ...,
+) -> Callable[..., tuple[Any, Any]]: ...
 def value_and_grad(
     fn: Callable[..., Any],
     wrt: _Wrt = None,
@@ -93,10 +184,10 @@ def value_and_grad(
     Raises:
         NothingToDifferentiateError: when called, if no leaf is floating-point.
 
-    >>> import jax, jax.numpy as jnp, purestate as ps
+    >>> import purestate as ps
     >>> class Net(ps.State):
-    ...     w: jax.Array
-    ...     b: jax.Array
+    ...     w: ps.Array
+    ...     b: ps.Array
     >>> loss = ps.value_and_grad(lambda n: n.w * n.b, wrt="w")
     >>> loss(Net(w=2.0, b=3.0))[1]
     Net(w=f32[], b=None)

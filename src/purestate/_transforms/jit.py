@@ -91,9 +91,9 @@ def jit(
         StateDriftWarning: a method returns its State with another type or structure.
         LostUpdateWarning: a method that donates its State does not return one.
 
-    >>> import jax, jax.numpy as jnp, purestate as ps
+    >>> import purestate as ps
     >>> class Counter(ps.State):
-    ...     count: jax.Array
+    ...     count: ps.Array
     ...
     ...     @ps.jit(donate=True)
     ...     def step(self):

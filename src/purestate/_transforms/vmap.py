@@ -33,7 +33,7 @@ def vmap(
     >>> import jax, jax.numpy as jnp, purestate as ps
     >>> class Model(ps.State):
     ...     friction: jax.Array
-    ...     mass: jax.Array
+    ...     mass: ps.Array
     >>> m = Model(friction=jnp.arange(3.0), mass=2.0)
     >>> axes = ps.prefix(m, friction=0)
     >>> ps.vmap(lambda m: m.friction * m.mass, in_axes=(axes,))(m).tolist()

@@ -2,9 +2,9 @@
 
 Needs the extra `testing`: hypothesis and chex.
 
->>> import jax, purestate as ps, purestate.testing as pst
+>>> import purestate as ps, purestate.testing as pst
 >>> class Counter(ps.State):
-...     count: jax.Array = 0
+...     count: ps.Array = 0
 >>> pst.assert_same(Counter(), Counter())
 """
 

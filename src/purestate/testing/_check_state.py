@@ -64,9 +64,9 @@ def check_state(
         BackendError: no backend that was asked for is present.
         LookupError: an unknown law.
 
-    >>> import jax, purestate as ps, purestate.testing as pst
+    >>> import purestate as ps, purestate.testing as pst
     >>> class Counter(ps.State):
-    ...     count: jax.Array = 0
+    ...     count: ps.Array = 0
     >>> def test_counter():
     ...     pst.check_state(Counter)
     >>> test_counter()

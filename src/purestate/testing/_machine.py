@@ -70,7 +70,7 @@ def machine(
 
     >>> import jax, purestate as ps, purestate.testing as pst
     >>> class Counter(ps.State):
-    ...     count: jax.Array = 0
+    ...     count: ps.Array = 0
     ...
     ...     @jax.jit
     ...     def step(self):

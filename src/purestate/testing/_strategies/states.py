@@ -48,9 +48,9 @@ def states(
             no annotation has.
         FieldError: when drawn, if `fields` has a name that the constructor has not.
 
-    >>> import hypothesis, jax, purestate as ps, purestate.testing as pst
+    >>> import hypothesis, purestate as ps, purestate.testing as pst
     >>> class Counter(ps.State):
-    ...     count: jax.Array = 0
+    ...     count: ps.Array = 0
     >>> @hypothesis.given(pst.states(Counter))
     ... def test(counter):
     ...     assert counter.count.dtype == "int32"
