@@ -19,6 +19,9 @@ from purestate._host.simulators.host_sim import HostSim
 from purestate._inspect.diff import diff
 from purestate._inspect.repr import pformat
 from purestate._instance.batches import prefix, stack, unstack
+from purestate._instance.leaves import floats, leaves
+from purestate._instance.partition import combine, partition
+from purestate._instance.where import where
 from purestate._pack.pack import pack
 from purestate._schema.fields import field, static
 from purestate._schema.tracers import find_tracers
@@ -32,16 +35,20 @@ __all__ = [
     "HostEnv",
     "HostSim",
     "State",
+    "combine",
     "diff",
     "donation_report",
     "errors",
     "field",
     "find_tracers",
+    "floats",
     "grad",
     "host_function",
     "jit",
+    "leaves",
     "original_error",
     "pack",
+    "partition",
     "pformat",
     "prefix",
     "stack",
@@ -50,9 +57,10 @@ __all__ = [
     "unstack",
     "value_and_grad",
     "vmap",
+    "where",
 ]
 __version__ = "0.1.0"
 
 # What tracebacks, pickles and help() show is where an object is public.
-for _name in set(__all__) - {"errors"}:
+for _name in set(__all__) - {"errors", "floats"}:
     globals()[_name].__module__ = __name__
