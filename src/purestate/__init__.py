@@ -19,6 +19,7 @@ from purestate._host.call.failures import original_error, surface_errors
 from purestate._inspect.diff import diff
 from purestate._inspect.repr import pformat
 from purestate._instance.batches import prefix, stack, unstack
+from purestate._instance.leaves import floats, leaves
 from purestate._pack.pack import pack
 from purestate._schema.annotations import Array
 from purestate._schema.fields import field, static
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from purestate._host.function import host_function
     from purestate._host.simulators.host_env import HostEnv
     from purestate._host.simulators.host_sim import HostSim
+    from purestate._instance.partition import combine, partition
+    from purestate._instance.where import where
     from purestate._transforms.donation_report import donation_report
     from purestate._transforms.grad import grad, value_and_grad
     from purestate._transforms.vmap import vmap
@@ -39,16 +42,20 @@ __all__ = [
     "HostEnv",
     "HostSim",
     "State",
+    "combine",
     "diff",
     "donation_report",
     "errors",
     "field",
     "find_tracers",
+    "floats",
     "grad",
     "host_function",
     "jit",
+    "leaves",
     "original_error",
     "pack",
+    "partition",
     "pformat",
     "prefix",
     "stack",
@@ -57,6 +64,7 @@ __all__ = [
     "unstack",
     "value_and_grad",
     "vmap",
+    "where",
 ]
 __version__ = "0.1.0"
 
@@ -65,15 +73,18 @@ __version__ = "0.1.0"
 _LATER = {
     "HostEnv": "_host.simulators.host_env",
     "HostSim": "_host.simulators.host_sim",
+    "combine": "_instance.partition",
     "donation_report": "_transforms.donation_report",
     "grad": "_transforms.grad",
     "host_function": "_host.function",
+    "partition": "_instance.partition",
     "value_and_grad": "_transforms.grad",
     "vmap": "_transforms.vmap",
+    "where": "_instance.where",
 }
 
 # What tracebacks, pickles and help() show is where an object is public.
-for _name in set(__all__) - {"Array", "errors", *_LATER}:
+for _name in set(__all__) - {"Array", "errors", "floats", *_LATER}:
     globals()[_name].__module__ = __name__
 
 

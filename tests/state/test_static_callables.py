@@ -201,7 +201,9 @@ def test_the_apply_of_a_linen_module_is_the_same_after_pickling():
 def test_a_mapping_is_refused_with_a_way_out_that_keeps_access_by_name():
     with pytest.raises(
         StaticFieldError,
-        match=r"Make it a dataclass, @dataclasses\.dataclass\(frozen=True\)",
+        match=r"Give a frozen dataclass, or ps\.static\(converter=\.\.\.\) with an immutable "
+        r"mapping: frozendict \(built in from Python 3\.15\), "
+        r"immutabledict\.immutabledict, flax\.core\.FrozenDict; rhs\['lr'\] works as ",
     ):
         Solver(y=1.0, rhs={"lr": 0.1})
 

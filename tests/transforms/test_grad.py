@@ -224,7 +224,7 @@ UNKNOWN = {
         PlaceError,
         r"^at\(\) got overlapping places Train\.params and Train\.params\.mult: ",
     ),
-    "static name": ("n", FieldError, r"^Train\.n is static, so it has no gradient; diff"),
+    "static name": ("n", FieldError, r"^Train\.n is static, so it has no gradient and no leaves; choose from w, params,"),
     "static selector": (
         lambda s: s.n,
         NothingToDifferentiateError,
@@ -262,9 +262,14 @@ def test_a_static_field_among_the_selected_has_no_gradient():
     assert n is None
 
 
-def test_names_for_something_that_is_no_state_are_refused_in_words():
-    with pytest.raises((FieldError, TypeError), match="dict"):
-        ps.grad(lambda d: d["w"], wrt="w")({"w": 1.0})
+def test_names_for_something_that_is_not_a_state_are_paths():
+    slope = ps.grad(lambda d: d["w"] * d["b"], wrt="w")({"w": 1.0, "b": 3.0})
+
+    assert {"w": 3.0, "b": None} == slope
+    with pytest.raises(
+        PlaceError, match=r"^dict has no leaf 'v'; its leaves are b, w\.$"
+    ):
+        ps.grad(lambda d: d["w"], wrt="v")({"w": 1.0, "b": 3.0})
 
 
 # --- nothing to differentiate -----------------------------------------------------------

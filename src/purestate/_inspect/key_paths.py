@@ -15,3 +15,21 @@ def path_text(path: Any, root: str = "") -> str:
     """
     text = root + jax.tree_util.keystr(tuple(path))
     return text.removeprefix(".")
+
+
+def names_on(path: Any) -> tuple[str, ...]:
+    """Return the names that a jax key path goes through: fields, keys, indices.
+
+    >>> import jax
+    >>> [(path, _)] = jax.tree.leaves_with_path({"a": [1]})
+    >>> names_on(path)
+    ('a', '0')
+    """
+    return tuple(map(_name, path))
+
+
+def _name(key: Any) -> str:
+    for attribute in ("name", "key", "idx"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key).strip(".[]'\"")

@@ -1,11 +1,13 @@
 """Updates in depth: `state.at(lambda s: s.opt.mu).set(value)`.
 
 The selector runs once on a stand-in that writes down which attributes and items it goes
-through. Each node on the way is then rebuilt once, by the rules of its kind: a State as
-`replace` does, with its checks, a list as a new list. Nothing else is copied.
+through. A choice of leaves is a list of places, too. Each node on the way is then
+rebuilt once, by the rules of its kind: a State as `replace` does, with its checks, a
+list as a new list. Nothing else is copied.
 """
 
 import dataclasses
+import functools
 import operator
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
@@ -15,6 +17,7 @@ import numpy as np
 
 from purestate._compat import is_written_by_dataclasses
 from purestate._instance.containers import with_items
+from purestate._instance.leaves import Leaves
 from purestate._schema.layout import layout_of
 from purestate._schema.marks import is_state, is_state_class
 from purestate._schema.view import View, view_names
@@ -24,19 +27,27 @@ from purestate.errors._text import nearest
 _S = TypeVar("_S")
 _T = TypeVar("_T")
 _Step = tuple[str, Any]  # ("." or "[", name or key)
+_Path = tuple[_Step, ...]
+_Within = Callable[..., Any]  # how a function is applied to what is in a place
 
 
 class At(Generic[_S, _T]):
     """Places in a State, ready to be changed."""
 
-    __slots__ = ("_many", "_paths", "_state")
+    __slots__ = ("_many", "_places", "_state")
 
-    def __init__(self, state: _S, where: Callable[[_S], _T]) -> None:
+    def __init__(self, state: _S, where: Callable[[_S], _T] | Leaves) -> None:
         self._state = state
-        self._paths, self._many = selected_paths(state, where)
+        if isinstance(where, Leaves):
+            self._places, self._many = _leaf_places(state, where), False
+            return
+        paths, self._many = selected_paths(state, where)
+        self._places = [(path, _whole) for path in paths]
 
     def set(self, value: _T) -> _S:
         """Return the State with `value` in the place; a tuple for a tuple of places.
+
+        With a choice of leaves the value goes into each of them.
 
         Raises:
             PlaceError: as many values as places are needed.
@@ -50,38 +61,140 @@ class At(Generic[_S, _T]):
         >>> train.at(lambda t: t.opt.mu).set(jnp.ones(3))
         Train(opt=Opt(mu=f32[3]))
         """
-        values = (value,)
-        if self._many:
-            if not isinstance(value, tuple | list) or len(value) != len(self._paths):
-                got = f"{len(value)}" if isinstance(value, tuple | list) else "no tuple"
-                raise PlaceError(
-                    f"at({_name(self._state)}) selects {len(self._paths)} places and "
-                    f"set() got {got}: pass a tuple with one value for each place."
-                )
-            values = tuple(value)
+        if not self._many:
+            return self.apply(lambda _: value)
+        if not isinstance(value, tuple | list) or len(value) != len(self._places):
+            got = f"{len(value)}" if isinstance(value, tuple | list) else "no tuple"
+            raise PlaceError(
+                f"at({_name(self._state)}) selects {len(self._places)} places and "
+                f"set() got {got}: pass a tuple with one value for each place."
+            )
         changes = {
-            path: lambda _, value=value: value  # bound at once
-            for path, value in zip(self._paths, values, strict=True)
+            path: lambda _, one=one: one  # bound at once
+            for (path, _), one in zip(self._places, value, strict=True)
         }
         made: _S = _rebuilt(self._state, changes)
         return made
 
-    def apply(self, function: Callable[[Any], Any]) -> _S:
-        """Return the State with `function(old)` in each place.
+    def apply(self, function: Callable[..., Any], *others: Any) -> _S:
+        """Return the State with `function(old, *theirs)` in each place.
+
+        Args:
+            function: returns the new value.
+            *others: trees that have the same places; `theirs` are the values there.
+
+        Raises:
+            PlaceError: another tree does not have the place.
 
         >>> import purestate as ps
         >>> class Counter(ps.State):
         ...     count: ps.Array
         >>> int(Counter(count=1).at(lambda c: c.count).apply(lambda n: n + 1).count)
         2
+
+        An exponential moving average: what is not a float stays as it is.
+
+        >>> class Net(ps.State):
+        ...     w: jax.Array
+        ...     seen: jax.Array
+        >>> ema, net = Net(w=0.0, seen=1), Net(w=1.0, seen=5)
+        >>> ema = ema.at(ps.floats).apply(lambda e, x: 0.9 * e + 0.1 * x, net)
+        >>> round(float(ema.w), 3), int(ema.seen)
+        (0.1, 1)
         """
-        made: _S = _rebuilt(self._state, dict.fromkeys(self._paths, function))
+
+        def changed(path: _Path, within: _Within) -> Callable[[Any], Any]:
+            theirs = [_there(tree, path) for tree in others]
+            return lambda old: within(function, old, *theirs)
+
+        changes = {path: changed(path, within) for path, within in self._places}
+        made: _S = _rebuilt(self._state, changes)
         return made
 
 
-def selected_paths(
-    state: Any, where: Callable[[Any], Any]
-) -> tuple[list[tuple[_Step, ...]], bool]:
+def _whole(function: Callable[..., Any], old: Any, *theirs: Any) -> Any:
+    return function(old, *theirs)
+
+
+def _there(tree: Any, path: _Path) -> Any:
+    """Return what another tree has in a place.
+
+    Raises:
+        PlaceError: nothing.
+    """
+    found = tree
+    for i, (kind, key) in enumerate(path):
+        try:
+            found = getattr(found, key) if kind == "." else found[key]
+        except (AttributeError, LookupError, TypeError):
+            root = _name(tree)
+            raise PlaceError(
+                f"apply() got a {root} without {_text(root, path)[len(root) :]}: "
+                f"{_text(root, path[:i])} is {_described(found)}. Give a tree that has "
+                f"each place."
+            ) from None
+    return found
+
+
+def _leaf_places(state: Any, where: Leaves) -> list[tuple[_Path, _Within]]:
+    """Return the places that a choice of leaves means, without derived fields.
+
+    What jax knows as a node, and `at` cannot go through, is a place as a whole, in
+    which the chosen leaves are changed.
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    foreign: dict[_Path, list[bool]] = {}
+    places: list[tuple[_Path, _Within]] = []
+    for (keys, _), flag in zip(leaves, where.among(state), strict=True):
+        path, is_through = _own_path(state, keys)
+        if path is None:
+            continue  # derived: it will be computed again
+        if is_through:
+            places += [(path, _whole)] if flag else []
+        else:
+            foreign.setdefault(path, []).append(flag)
+    for path, flags in foreign.items():
+        if any(flags):
+            places.append((path, functools.partial(_in_node, flags)))
+    return places
+
+
+def _own_path(state: Any, keys: Any) -> tuple[_Path | None, bool]:
+    """Return the way to a leaf as far as `at` can go, and whether it is all of it."""
+    node: Any = state
+    path: _Path = ()
+    for key in keys:
+        name = getattr(key, "name", None)
+        if is_state(node) and name in layout_of(type(node)).derived:
+            return None, False
+        if name is not None and name in _field_names(node):
+            step = (".", name)
+        elif isinstance(node, dict) and hasattr(key, "key"):
+            step = ("[", key.key)
+        elif isinstance(node, list | tuple) and hasattr(key, "idx"):
+            names = _field_names(node)
+            step = (".", names[key.idx]) if names else ("[", key.idx)
+        else:
+            return path, False
+        path = (*path, step)
+        node = getattr(node, step[1]) if step[0] == "." else node[step[1]]
+    return path, True
+
+
+def _in_node(
+    flags: list[bool], function: Callable[..., Any], old: Any, *theirs: Any
+) -> Any:
+    """Return a node of jax with the chosen leaves changed."""
+    structure: Any
+    leaves, structure = jax.tree.flatten(old)
+    rows = [leaves, *map(structure.flatten_up_to, theirs)]
+    return structure.unflatten(
+        function(*row) if flag else row[0]
+        for flag, *row in zip(flags, *rows, strict=True)
+    )
+
+
+def selected_paths(state: Any, where: Callable[[Any], Any]) -> tuple[list[_Path], bool]:
     """Return the paths that a selector picks, and whether it picked a tuple of them.
 
     Raises:
@@ -126,7 +239,7 @@ class _Place:
 
     __slots__ = ("_path", "_root", "_value")
 
-    def __init__(self, value: Any, path: tuple[_Step, ...], root: str) -> None:
+    def __init__(self, value: Any, path: _Path, root: str) -> None:
         object.__setattr__(self, "_value", value)
         object.__setattr__(self, "_path", path)
         object.__setattr__(self, "_root", root)
@@ -216,11 +329,13 @@ def _get(place: _Place) -> Callable[[str], Any]:
     return lambda name: object.__getattribute__(place, name)
 
 
-def _rebuilt(node: Any, changes: dict[tuple[_Step, ...], Any]) -> Any:
+def _rebuilt(node: Any, changes: dict[_Path, Any]) -> Any:
     """Return a node with each place changed; every node on the way is made once."""
+    if not changes:
+        return node
     if () in changes:
         return changes[()](node)
-    inner: dict[_Step, dict[tuple[_Step, ...], Any]] = {}
+    inner: dict[_Step, dict[_Path, Any]] = {}
     for (step, *rest), change in changes.items():
         inner.setdefault(step, {})[tuple(rest)] = change
     new = {

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 
 from purestate._inspect.diff import Difference, diff
 from purestate._inspect.donations import explain_deleted, explaining_deleted
-from purestate._inspect.key_paths import path_text
+from purestate._inspect.key_paths import names_on, path_text
+from purestate._instance.leaves import is_path, leaves
 from purestate._instance.pytree import new_instance, sealed_aux
 from purestate._schema.layout import state_layout
 from purestate._schema.marks import AUX
@@ -32,10 +33,13 @@ def prefix(state: _S, default: Any = None, /, **by_field: Any) -> _S:
         state: the State that it goes with.
         default: the value of fields that are not named.
         **by_field: values by field; for a part of a field that is a State, another
-            prefix, `opt=ps.prefix(state.opt, mu=0)`.
+            prefix, `opt=ps.prefix(state.opt, mu=0)`. A name with a dot or a star is a
+            path as in `ps.leaves`, `**{"opt.mu": 0}`: the result then has a value for
+            each leaf, and a later name wins over an earlier one.
 
     Raises:
         FieldError: a name that is not a data field.
+        PlaceError: a path that leads to no leaf.
 
     >>> import jax, jax.numpy as jnp, purestate as ps
     >>> class Model(ps.State):
@@ -44,9 +48,16 @@ def prefix(state: _S, default: Any = None, /, **by_field: Any) -> _S:
     >>> m = Model(friction=jnp.arange(3.0), mass=jnp.ones(2))
     >>> ps.prefix(m, friction=0)
     Model(friction=0, mass=None)
+    >>> class System(ps.State):
+    ...     link: Model
+    ...     time: jax.Array
+    >>> ps.prefix(System(link=m, time=0.0), **{"link.mass": 0})
+    System(link=Model(friction=None, mass=0), time=None)
     """
     layout = state_layout(state, "ps.prefix")
     for name in by_field:
+        if is_path(name):
+            continue
         if name in layout.static:
             raise FieldError(
                 f"{layout.cls.__name__}.{name} is static, so it has no place in a "
@@ -54,10 +65,36 @@ def prefix(state: _S, default: Any = None, /, **by_field: Any) -> _S:
             )
         if name not in layout.data:
             raise FieldError.unknown(layout.cls, name, layout.data)
+    if any(map(is_path, by_field)):
+        return _by_leaf(state, default, by_field)
     aux = sealed_aux(state)
     values = dict.fromkeys(layout.data, default) | by_field
     values |= dict(zip(layout.static, aux.values, strict=True)) | {AUX: aux}
     return new_instance(layout.cls, values)  # type: ignore[no-any-return]
+
+
+def _by_leaf(state: _S, default: Any, by_name: dict[str, Any]) -> _S:
+    """Return a tree with a value for each leaf, given by fields and paths."""
+    found = jax.tree_util.tree_leaves_with_path(state)
+    values = [default] * len(found)
+    for name, value in by_name.items():
+        if is_path(name):
+            flags = leaves(name).among(state)
+            values = [value if f else v for f, v in zip(flags, values, strict=True)]
+            continue
+        own: Any = jax.tree.broadcast(value, getattr(state, name), is_leaf=_is_none)
+        spread = iter(jax.tree.leaves(own, is_leaf=_is_none))
+        values = [
+            next(spread) if names_on(path)[0] == name else v
+            for (path, _), v in zip(found, values, strict=True)
+        ]
+    structure: Any = jax.tree.structure(state)
+    made: _S = structure.unflatten(values)
+    return made
+
+
+def _is_none(value: object) -> bool:
+    return value is None
 
 
 def stack(states: Sequence[_S], axis: int = 0) -> _S:

@@ -9,6 +9,7 @@ import enum
 import functools
 import math
 import types
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -66,6 +67,10 @@ def typed(value: Any) -> Any:
     if is_value_dataclass(value):
         names = [f.name for f in dataclasses.fields(value) if f.compare]
         return kind, tuple(_at(f".{n}", getattr(value, n, None)) for n in names)
+    if isinstance(value, Mapping) and kind.__hash__ is not None:
+        # FrozenDict(a=1) and (a=True) have one hash and are equal.
+        pairs = ((typed(k), _at(f"[{k!r}]", part)) for k, part in value.items())
+        return kind, frozenset(pairs)
     if callable(value) and is_inside_trace() and find_tracers(value):
         raise Unfit(value)
     if isinstance(value, _METHODS) and _has_owner(value):

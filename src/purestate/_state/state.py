@@ -13,6 +13,7 @@ from typing import (
     ClassVar,
     TypeVar,
     dataclass_transform,
+    overload,
 )
 
 from purestate._inspect.repr import pformat
@@ -20,6 +21,7 @@ from purestate._instance import copies, equality
 from purestate._instance import replace as _replace
 from purestate._instance.at import At
 from purestate._instance.draft import Draft
+from purestate._instance.leaves import Leaves
 from purestate._schema.fields import field, static
 from purestate._schema.layout import layout_of
 from purestate._schema.marks import AUX, DRAFT, FAILED, OPEN, Holder, held_by, visible
@@ -97,16 +99,23 @@ class State(Holder):
         # Behind a type checker's back: vars(state) is a copy of the fields.
         __dict__ = property(visible)
 
-    def at(self, where: "Callable[[Self], _T]") -> "At[Self, _T]":
+    @overload
+    def at(self, where: Leaves) -> "At[Self, Any]": ...
+    @overload
+    def at(self, where: "Callable[[Self], _T]") -> "At[Self, _T]": ...
+    def at(self, where: Any) -> "At[Self, Any]":
         """Return a place in this State, to be changed with `.set` or `.apply`.
 
         Args:
             where: a function that leads to the place, `lambda s: s.opt.mu["w"]`, or to
                 a tuple of places. It goes through States, dataclasses, NamedTuples,
-                dicts, lists and tuples.
+                dicts, lists and tuples. Or a choice of leaves, `ps.floats` or
+                `ps.leaves("layers.*.bias")`: each is a place, but for those of derived
+                fields, which are computed again.
 
         Raises:
-            PlaceError: the selector leads to no place, or to overlapping ones.
+            PlaceError: the selector leads to no place, or to overlapping ones, or a
+                path in the choice to no leaf.
 
         >>> import jax, jax.numpy as jnp, purestate as ps
         >>> class Net(ps.State):

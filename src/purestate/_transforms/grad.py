@@ -6,7 +6,7 @@ through and has None in the result.
 """
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 import jax
@@ -14,17 +14,15 @@ import jax.numpy as jnp
 
 from purestate._inspect.donations import explain_deleted
 from purestate._inspect.repr import pformat
-from purestate._instance.at import selected_paths
+from purestate._instance.leaves import Leaves
 from purestate._instance.numbers import is_number
-from purestate._instance.pytree import new_instance
-from purestate._schema.layout import state_layout
-from purestate._schema.marks import held_by
+from purestate._instance.partition import Index, Names, normal, selected
 from purestate._schema.text import function_name, root_name
 from purestate._transforms.parameters import as_tuple
-from purestate.errors import FieldError, NothingToDifferentiateError
+from purestate.errors import NothingToDifferentiateError
 
-_Names = str | Iterable[str] | None
-_Wrt = Callable[[Any], Any] | _Names
+_Part = Leaves | Names | None
+_Wrt = Callable[[Any], Any] | _Part
 _S = TypeVar("_S", bound=Any)  # without a bound, pyright rejects a lambda
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -38,7 +36,7 @@ _A = TypeVar("_A")
 @overload
 def grad(
     fn: Callable[Concatenate[_S, _P], _T],
-    wrt: _Names = ...,
+    wrt: _Part = ...,
     has_aux: Literal[False] = ...,
     *,
     holomorphic: bool = ...,
@@ -54,7 +52,7 @@ def grad(
 @overload
 def grad(
     fn: Callable[Concatenate[_S, _P], tuple[_T, _A]],
-    wrt: _Names = ...,
+    wrt: _Part = ...,
     *,
     has_aux: Literal[True],
     holomorphic: bool = ...,
@@ -87,7 +85,8 @@ def grad(
     Args:
         fn: returns a scalar, or with `has_aux` a pair of a scalar and anything.
         wrt: what to differentiate: None for every real or complex leaf, names of
-            fields, or a selector, `lambda s: s.params`, whose part alone is returned.
+            fields, a choice of leaves, `ps.leaves("layers.*.kernel")`, or a selector,
+            `lambda s: s.params`, whose part alone is returned.
         has_aux: whether `fn` returns a pair.
         **options: `argnums` and `holomorphic`, as in `jax.grad`.
 
@@ -122,7 +121,7 @@ def grad(
 @overload
 def value_and_grad(
     fn: Callable[Concatenate[_S, _P], _T],
-    wrt: _Names = ...,
+    wrt: _Part = ...,
     has_aux: Literal[False] = ...,
     *,
     holomorphic: bool = ...,
@@ -138,7 +137,7 @@ def value_and_grad(
 @overload
 def value_and_grad(
     fn: Callable[Concatenate[_S, _P], tuple[_T, _A]],
-    wrt: _Names = ...,
+    wrt: _Part = ...,
     *,
     has_aux: Literal[True],
     holomorphic: bool = ...,
@@ -194,14 +193,7 @@ def value_and_grad(
     """
     wanted = jnp.complexfloating if holomorphic else jnp.inexact
     is_one, numbers = hasattr(argnums, "__index__"), as_tuple(argnums)
-    if not (wrt is None or callable(wrt) or isinstance(wrt, str)):
-        listed: Any = tuple(wrt) if hasattr(wrt, "__iter__") else (wrt,)
-        wrt = listed
-        if not all(isinstance(name, str) for name in listed):
-            raise TypeError(
-                f"wrt takes names of fields or a selector, and got {listed!r}; "
-                f"positions of arguments go into argnums=."
-            )
+    choice = None if wrt is None else normal(wrt, "wrt")
 
     @functools.wraps(fn, updated=())
     def both(*args: Any, **kwargs: Any) -> Any:
@@ -215,12 +207,15 @@ def value_and_grad(
         given = [args[n] for n in numbers]
         structure: Any  # untyped in some versions of jax
         leaves, structure = jax.tree.flatten(given)
-        numbered = structure.unflatten(map(_Index, range(len(leaves))))
-        part = [_selected(a, b, wrt) for a, b in zip(given, numbered, strict=True)]
+        numbered = structure.unflatten(map(Index, range(len(leaves))))
+        part = numbered
+        if choice is not None:
+            pairs = zip(given, numbered, strict=True)
+            part = [selected(a, b, choice) for a, b in pairs]
         chosen = [
             int(i)
             for i in jax.tree.leaves(part)
-            if type(i) is _Index and _is_a(leaves[i], wanted)
+            if type(i) is Index and _is_a(leaves[i], wanted, choice)
         ]
         if not chosen:
             shown = ", ".join(map(pformat, given))
@@ -247,53 +242,16 @@ def value_and_grad(
             raise
         by_index = dict(zip(chosen, found, strict=True))
         gradients = jax.tree.map(
-            lambda i: by_index.get(i) if type(i) is _Index else None, part
+            lambda i: by_index.get(i) if type(i) is Index else None, part
         )
         return value, gradients[0] if is_one else tuple(gradients)
 
     return both
 
 
-class _Index(int):
-    """The position of a leaf, told apart from numbers that users keep in fields."""
-
-
-def _selected(given: Any, numbered: Any, wrt: _Wrt) -> Any:
-    """Return the part to differentiate, out of a tree of leaf positions."""
-    if wrt is None:
-        return numbered
-    if callable(wrt):
-        paths, many = selected_paths(given, wrt)
-        parts = [_follow(numbered, path) for path in paths]
-        return tuple(parts) if many else parts[0]
-    names = (wrt,) if isinstance(wrt, str) else tuple(wrt)
-    layout = state_layout(given, f"wrt={wrt!r}")
-    for name in names:
-        if name in layout.static:
-            raise FieldError(
-                f"{layout.cls.__name__}.{name} is static, so it has no gradient; "
-                f"differentiate with respect to {', '.join(layout.data)}."
-            )
-        if name not in layout.data and isinstance(
-            getattr(layout.cls, name, None), property
-        ):
-            raise FieldError(
-                f"{layout.cls.__name__}.{name} is a property and no field: write "
-                f"wrt=lambda s: s.{name}, if it leads to one."
-            )
-        if name not in layout.data:
-            raise FieldError.unknown(layout.cls, name, layout.data)
-    rest = {name: None for name in layout.data if name not in names}
-    return new_instance(layout.cls, held_by(numbered) | rest)
-
-
-def _follow(tree: Any, path: tuple[tuple[str, Any], ...]) -> Any:
-    for kind, key in path:
-        tree = getattr(tree, key) if kind == "." else tree[key]
-    return tree
-
-
-def _is_a(leaf: Any, kind: Any) -> bool:
+def _is_a(leaf: Any, kind: Any, choice: object) -> bool:
+    if isinstance(choice, Leaves) and not hasattr(leaf, "dtype"):
+        return False  # a number that is not an array is trained by no optimizer
     if isinstance(leaf, type) or not (hasattr(leaf, "dtype") or is_number(leaf)):
         return False  # a function, a string: passed through
     return jnp.issubdtype(jax.dtypes.result_type(leaf), kind)

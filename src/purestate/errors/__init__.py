@@ -39,6 +39,7 @@ from purestate.errors._state import (
 from purestate.errors._testing import BackendError, LawError, StrategyError
 from purestate.errors._transforms import (
     BatchAxisError,
+    CombineError,
     ConsumedStateError,
     DraftError,
     InPlaceWarning,
@@ -52,12 +53,14 @@ from purestate.errors._transforms import (
     SharedBufferWarning,
     StackError,
     StateDriftWarning,
+    WhereError,
 )
 
 __all__ = [
     "BackendError",
     "BatchAxisError",
     "CheckError",
+    "CombineError",
     "ConsumedStateError",
     "DeclarationError",
     "DerivedFieldError",
@@ -98,6 +101,7 @@ __all__ = [
     "UnfinishedStateError",
     "UnhashableStateError",
     "UnsetFieldError",
+    "WhereError",
 ]
 
 # What tracebacks, pickles and help() show is where an object is public.

@@ -272,9 +272,12 @@ def _static_advice(name: str, value: object) -> str:
                 f"make {name} an ordinary field if it holds arrays."
             )
     if isinstance(value, dict):
+        key = next(iter(value), "lr")
         return (
-            f"Make it a dataclass, @dataclasses.dataclass(frozen=True), whose values "
-            f"are read by name, or make {name} an ordinary field if it holds arrays."
+            f"Give a frozen dataclass, or ps.static(converter=...) with an immutable "
+            f"mapping: frozendict (built in from Python 3.15), "
+            f"immutabledict.immutabledict, flax.core.FrozenDict; {name}[{key!r}] works "
+            f"as before. Make {name} an ordinary field if it holds arrays."
         )
     if isinstance(value, types.MethodType | types.BuiltinMethodType):
         owner = type(value.__self__).__name__

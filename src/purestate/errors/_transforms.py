@@ -1,4 +1,4 @@
-"""Mistakes in places, drafts, batches and transformed functions."""
+"""Mistakes in places, parts, drafts, batches and transformed functions."""
 
 from collections.abc import Iterable
 
@@ -16,6 +16,18 @@ class BatchAxisError(PurestateError, ValueError):
             f"{listed}\n"
             f"Map only some fields with in_axes=(ps.prefix(state, field=0), ...), or "
             f"give every leaf the batch axis, as ps.stack does."
+        )
+
+
+class CombineError(PurestateError, ValueError):
+    """`ps.combine` of parts that are not parts of one tree."""
+
+    def __init__(self, differences: Iterable[str]) -> None:
+        listed = "\n".join(differences)
+        super().__init__(
+            f"combine() got parts of different trees, they differ at\n{listed}\n"
+            f"Give trees of one structure, as ps.partition returns them; their leaves "
+            f"may be changed."
         )
 
 
@@ -185,4 +197,34 @@ class StateDriftWarning(PurestateWarning):
             f"{function} returns its {cls.__name__} changed:\n{changes}\n"
             f"{fate}The next call will be traced again, and scan would refuse it. Cast "
             f"or reshape inside {function}, or start from the type that it returns."
+        )
+
+
+class WhereError(PurestateError, ValueError):
+    """`ps.where` between trees that differ in more than numbers, or by a wrong flag."""
+
+    @classmethod
+    def different(cls, name: str, differences: str) -> "WhereError":
+        """Return the error for trees of which one cannot take the other's place."""
+        return cls(
+            f"where() cannot choose between two {name}s that differ in\n{differences}\n"
+            f"Only the numbers may differ. Cast or reshape one of them, or give both "
+            f"the same static values."
+        )
+
+    @classmethod
+    def of_shape(cls, flag: tuple[int, ...], place: str, shape: object) -> "WhereError":
+        """Return the error for a flag whose axes are not the first of a leaf."""
+        return cls(
+            f"where() got a flag of shape {flag}, and {place} has shape {shape}: the "
+            f"flag's shape must begin that of every leaf. Choose single States inside "
+            f"jax.vmap, or reduce the flag: jnp.any(flag)."
+        )
+
+    @classmethod
+    def not_a_flag(cls, flag: object) -> "WhereError":
+        """Return the error for a flag that is not an array of numbers."""
+        return cls(
+            f"where() got {short(flag)} as its flag. Give a bool or a number, or an "
+            f"array of them, as to jnp.where: ps.where(done, first, state)."
         )
