@@ -30,6 +30,7 @@ BELOW = {
     "_pack": ["_instance"],
     "_transforms": ["_host/call", "_pack"],
     "mujoco": ["_host/function", "_state"],
+    "optax": ["_state"],
     "testing/_trees": ["_inspect"],
     "testing/_strategies": ["testing/_trees", "_state"],
     "testing/_cases": ["testing/_strategies", "_pack"],

@@ -1,0 +1,310 @@
+"""`Optimizer`: an optax optimizer as a State, equal for equal settings.
+
+Needs the extra `optax`; `import purestate` does not import it.
+
+An optax transformation is a pair of closures, which no other instance and no other
+process has: kept in a State it makes every instance compile anew, and pickle refuses it.
+Here the factory and its arguments are kept instead. The transformation is made of them
+again while a step is traced, in microseconds, and never in a compiled call.
+
+>>> import jax, jax.numpy as jnp, optax, purestate as ps
+>>> from purestate.optax import Optimizer
+>>> class Train(ps.State):
+...     w: jax.Array
+...     opt: Optimizer
+...
+...     def __init__(self):
+...         self.w = jnp.ones(3)
+...         self.opt = Optimizer(self.w, optax.adam, 0.1)
+...
+...     @ps.jit(donate=True)
+...     def step(self):
+...         loss, grads = jax.value_and_grad(lambda w: (w**2).sum())(self.w)
+...         opt, w = self.opt.update(self.w, grads=grads)
+...         return self.replace(w=w, opt=opt), loss
+>>> train, loss = Train().step()
+>>> train, loss = train.step()
+>>> [round(float(x), 3) for x in train.w]
+[0.8, 0.8, 0.8]
+"""
+
+import functools
+import inspect
+import operator
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from purestate._inspect.key_paths import path_text
+from purestate._instance.leaves import Leaves, floats, leaves
+from purestate._instance.partition import combine, partition
+from purestate._schema.fields import static
+from purestate._schema.static_values import Unfit, typed
+from purestate._schema.text import function_name, root_name
+from purestate._state.state import State
+from purestate.errors import OptimizerError
+
+_M = TypeVar("_M")
+
+__all__ = ["Optimizer"]
+
+
+class Optimizer(State):
+    """An optax optimizer and its state, for the trained leaves of a model.
+
+    Instances with equal settings share compiled programs, can be pickled, stacked,
+    donated and carried by `scan`. There are moments for what is trained only.
+
+    Attributes:
+        state: optax's state.
+        hyperparams: the arguments that are arrays, by name: data, which may change
+            without a new compilation and differ within a batch.
+        make: the factory with its other arguments, which are constants of the program.
+        wrt: which leaves are trained, those of them that are floating-point arrays.
+    """
+
+    state: Any
+    hyperparams: dict[str, jax.Array]
+    make: functools.partial[Any] = static()
+    wrt: Leaves = static()
+
+    def __init__(
+        self,
+        params: Any,
+        make: Callable[..., optax.GradientTransformation],
+        /,
+        *args: Any,
+        wrt: Leaves | str | Iterable[str] = floats,
+        **kwargs: Any,
+    ) -> None:
+        """Start the optimizer for a model.
+
+        Args:
+            params: the model, a State or any pytree.
+            make: returns the optax transformation, as `optax.adamw` does; a function of
+                a module, so that other processes have it too.
+            *args: its arguments. Arrays become data, in `hyperparams`; everything else
+                is a constant of the program.
+            wrt: the leaves to train: `ps.leaves(...)`, a path or several.
+            **kwargs: its arguments by name.
+
+        Raises:
+            OptimizerError: something that could not be equal for another instance, or
+                in another process; wrong arguments; nothing to train.
+            PlaceError: a path in `wrt` that leads to no leaf.
+        """
+        self.wrt = _choice(wrt)
+        self.make, arrays = _bound(make, args, kwargs)
+        self.hyperparams = arrays
+        trained = partition(params, self.wrt & floats)[0]
+        if not jax.tree.leaves(trained):
+            raise OptimizerError.nothing(type(params).__name__, str(self.wrt))
+        self.state = self.tx.init(trained)
+
+    @property
+    def tx(self) -> optax.GradientTransformationExtraArgs:
+        """The optax transformation, made anew."""
+        made = self.make(**self.hyperparams)
+        if not _is_made(made):
+            raise OptimizerError.not_made(function_name(self.make.func), made)
+        return optax.with_extra_args_support(made)
+
+    def update(
+        self, params: _M, /, *, grads: Any, **extra: Any
+    ) -> "tuple[Optimizer, _M]":
+        """Return the next optimizer and the updated params.
+
+        Args:
+            params: the model; what is not trained comes back as it went in.
+            grads: of the structure of `params`, from `jax.grad`; or from `ps.grad`, with
+                None for leaves or whole parts that are not trained.
+            **extra: what the transformation takes beside them, as `value`, or `grad`
+                and `value_fn`, both for the whole params, for `optax.lbfgs`.
+
+        Raises:
+            OptimizerError: no gradient for something that is trained, or one of another
+                shape.
+        """
+        choice = self.wrt & floats
+        trained, rest = partition(params, choice)
+        wanted = functools.partial(_gradients, trained, root=root_name(params))
+        if "grad" in extra:
+            extra["grad"] = wanted(extra["grad"])
+        if "value_fn" in extra:
+            value_fn = extra["value_fn"]
+            extra["value_fn"] = lambda part, *a, **k: value_fn(
+                combine(part, rest), *a, **k
+            )
+        updates, state = self.tx.update(wanted(grads), self.state, trained, **extra)
+        moved = iter(jax.tree.leaves(optax.apply_updates(trained, updates)))
+        structure: Any
+        found, structure = jax.tree.flatten(params)
+        flags = choice.among(params)
+        made: _M = structure.unflatten(
+            next(moved) if flag else leaf
+            for flag, leaf in zip(flags, found, strict=True)
+        )
+        return self.replace(state=state), made
+
+
+def _choice(wrt: Any) -> Leaves:
+    """Return what is trained as a choice that other processes have too."""
+    if not isinstance(wrt, Leaves):
+        names = (wrt,) if isinstance(wrt, str) else wrt
+        names = tuple(names) if isinstance(names, Iterable) else (names,)
+        if not all(isinstance(name, str) for name in names):
+            raise OptimizerError.selector(wrt)
+        wrt = leaves(*names)
+    for function in _functions(wrt):
+        if not _is_findable(function):
+            raise OptimizerError.unfindable_test(function_name(function))
+    return wrt
+
+
+def _bound(
+    make: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[functools.partial[Any], dict[str, jax.Array]]:
+    """Return a factory with its constant arguments, and those that are arrays."""
+    while isinstance(make, functools.partial):
+        args, kwargs = (*make.args, *args), make.keywords | kwargs
+        make = make.func
+    if _is_made(make) or not callable(make):
+        raise OptimizerError.already_made(make)
+    name = function_name(make)
+    if not _is_findable(make):
+        raise OptimizerError.unfindable(name, "")
+    try:
+        bound = inspect.signature(make).bind(*args, **kwargs)
+    except TypeError as error:
+        raise OptimizerError.arguments(name, str(error)) from None
+    # By their names where they have one: adam(1e-3) and adam(learning_rate=1e-3) are
+    # one program.
+    kinds = {p.name: p.kind for p in bound.signature.parameters.values()}
+    alone, named = [], {}
+    for key, value in bound.arguments.items():
+        if kinds[key] is inspect.Parameter.VAR_POSITIONAL:
+            alone += value
+        elif kinds[key] is inspect.Parameter.POSITIONAL_ONLY:
+            alone.append(value)
+        elif kinds[key] is inspect.Parameter.VAR_KEYWORD:
+            named |= value
+        else:
+            named[key] = value
+    if alone and any(
+        kind is inspect.Parameter.VAR_POSITIONAL for kind in kinds.values()
+    ):  # then the ones before must be given by position, too
+        alone, named = list(bound.args), dict(bound.kwargs)
+    arrays = {key: _data(x) for key, x in named.items() if _is_array(x)}
+    constants = {key: x for key, x in named.items() if key not in arrays}
+    for key, value in (*enumerate(alone), *constants.items()):
+        _check_constant(name, key, value)
+    return functools.partial(make, *alone, **constants), arrays
+
+
+def _check_constant(make: str, key: int | str, value: Any) -> None:
+    if _is_made(value):
+        raise OptimizerError.already_made(value, make)
+    for function in _functions(value):
+        if not _is_findable(function):
+            raise OptimizerError.unfindable(function_name(function), f"{make}: {key}")
+    try:
+        typed(value)
+    except Unfit:
+        raise OptimizerError.not_a_value(make, key, type(value).__name__) from None
+
+
+def _is_made(value: Any) -> bool:
+    return (
+        isinstance(value, tuple) and hasattr(value, "init") and hasattr(value, "update")
+    )
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, jax.Array | np.ndarray)
+
+
+def _data(value: Any) -> jax.Array:
+    # Not weakly typed: an update of it would change its type, and compile anew.
+    return jnp.asarray(value, jnp.result_type(value))
+
+
+def _functions(value: Any) -> Iterator[Any]:
+    """Yield the functions in a constant: in partials, tuples and choices of leaves."""
+    if isinstance(value, functools.partial):
+        value = (value.func, *value.args, *value.keywords.values())
+    if isinstance(value, Leaves):
+        value = tuple(value.functions())
+    if isinstance(value, tuple | frozenset):
+        for part in value:
+            yield from _functions(part)
+    elif isinstance(value, types.FunctionType):
+        yield value
+
+
+def _is_findable(function: Any) -> bool:
+    """Return whether another process finds a function under its name."""
+    if not isinstance(function, types.FunctionType):
+        return True
+    name = function.__qualname__
+    if "<locals>" in name:
+        return False
+    if name == "<lambda>" or function.__globals__.get(name) is function:
+        return True
+    try:
+        home = sys.modules[function.__module__]
+        return operator.attrgetter(name)(home) is function
+    except (KeyError, AttributeError):
+        return False
+
+
+def _gradients(trained: Any, grads: Any, root: str) -> Any:
+    """Return the gradients of what is trained, in its structure.
+
+    Raises:
+        OptimizerError: one is missing, or has another shape.
+    """
+    missing: list[str] = []
+    made = _matched(trained, grads, (), root, missing)
+    if missing:
+        raise OptimizerError.gradients(missing)
+    return made
+
+
+def _matched(
+    trained: Any, grads: Any, path: tuple[Any, ...], root: str, missing: list[str]
+) -> Any:
+    if trained is None:
+        return None
+    parts, structure = _one_level(trained)
+    if parts and parts[0][0] == ():  # a leaf
+        place = path_text(path, root) or "the params"
+        if grads is None:
+            missing.append(f"{place}: None")
+        elif np.shape(grads) != trained.shape:
+            missing.append(f"{place}: shape {np.shape(grads)}, for {trained.shape}")
+        return grads
+    if grads is None:
+        found = [(step, None) for step, _ in parts]
+    else:
+        found, other = _one_level(grads)
+        if other != structure:
+            place = path_text(path, root) or "the top"
+            missing.append(f"{place}: {type(grads).__name__} of another structure")
+            return None
+    return structure.unflatten(
+        _matched(part, grad, (*path, *step), root, missing)
+        for (step, part), (_, grad) in zip(parts, found, strict=True)
+    )
+
+
+def _one_level(tree: Any) -> Any:
+    return jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)
+
+
+Optimizer.__module__ = __name__
