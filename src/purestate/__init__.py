@@ -23,6 +23,7 @@ from purestate._instance.leaves import floats, leaves
 from purestate._instance.partition import combine, partition
 from purestate._instance.where import where
 from purestate._pack.pack import pack
+from purestate._schema.annotations import Array
 from purestate._schema.fields import field, static
 from purestate._schema.tracers import find_tracers
 from purestate._state.state import State
@@ -32,6 +33,7 @@ from purestate._transforms.jit import jit
 from purestate._transforms.vmap import vmap
 
 __all__ = [
+    "Array",
     "HostEnv",
     "HostSim",
     "State",
@@ -62,5 +64,5 @@ __all__ = [
 __version__ = "0.1.0"
 
 # What tracebacks, pickles and help() show is where an object is public.
-for _name in set(__all__) - {"errors", "floats"}:
+for _name in set(__all__) - {"Array", "errors", "floats"}:
     globals()[_name].__module__ = __name__

@@ -3,9 +3,9 @@
 Needs the extra `optax`; `import purestate` does not import it.
 
 An optax transformation is a pair of closures, which no other instance and no other
-process has: kept in a State it makes every instance compile anew, and pickle refuses it.
-Here the factory and its arguments are kept instead. The transformation is made of them
-again while a step is traced, in microseconds, and never in a compiled call.
+process has: kept in a State it makes every instance compile anew, and pickle refuses
+it. Here the factory and its arguments are kept instead. The transformation is made of
+them again while a step is traced, in microseconds, and never in a compiled call.
 
 >>> import jax, jax.numpy as jnp, optax, purestate as ps
 >>> from purestate.optax import Optimizer
@@ -43,7 +43,6 @@ import optax
 
 from purestate._inspect.key_paths import path_text
 from purestate._instance.leaves import Leaves, floats, leaves
-from purestate._instance.partition import combine, partition
 from purestate._schema.fields import static
 from purestate._schema.static_values import Unfit, typed
 from purestate._schema.text import function_name, root_name
@@ -100,12 +99,12 @@ class Optimizer(State):
             PlaceError: a path in `wrt` that leads to no leaf.
         """
         self.wrt = _choice(wrt)
-        self.make, arrays = _bound(make, args, kwargs)
-        self.hyperparams = arrays
-        trained = partition(params, self.wrt & floats)[0]
-        if not jax.tree.leaves(trained):
+        self.make, self.hyperparams = _bound(make, args, kwargs)
+        flags = (self.wrt & floats).among(params)
+        if not any(flags):
             raise OptimizerError.nothing(type(params).__name__, str(self.wrt))
-        self.state = self.tx.init(trained)
+        found, structure = jax.tree.flatten(params)
+        self.state = self.tx.init(_chosen(structure, found, flags))
 
     @property
     def tx(self) -> optax.GradientTransformationExtraArgs:
@@ -122,8 +121,8 @@ class Optimizer(State):
 
         Args:
             params: the model; what is not trained comes back as it went in.
-            grads: of the structure of `params`, from `jax.grad`; or from `ps.grad`, with
-                None for leaves or whole parts that are not trained.
+            grads: of the structure of `params`, from `jax.grad`; or from `ps.grad`,
+                with None for leaves or whole parts that are not trained.
             **extra: what the transformation takes beside them, as `value`, or `grad`
                 and `value_fn`, both for the whole params, for `optax.lbfgs`.
 
@@ -131,26 +130,43 @@ class Optimizer(State):
             OptimizerError: no gradient for something that is trained, or one of another
                 shape.
         """
-        choice = self.wrt & floats
-        trained, rest = partition(params, choice)
+        structure: Any
+        found, structure = jax.tree.flatten(params)
+        flags = (self.wrt & floats).among(params)
+        trained: _M = _chosen(structure, found, flags)
         wanted = functools.partial(_gradients, trained, root=root_name(params))
         if "grad" in extra:
             extra["grad"] = wanted(extra["grad"])
         if "value_fn" in extra:
-            value_fn = extra["value_fn"]
-            extra["value_fn"] = lambda part, *a, **k: value_fn(
-                combine(part, rest), *a, **k
-            )
+            extra["value_fn"] = _of_whole(extra["value_fn"], structure, found, flags)
         updates, state = self.tx.update(wanted(grads), self.state, trained, **extra)
-        moved = iter(jax.tree.leaves(optax.apply_updates(trained, updates)))
-        structure: Any
-        found, structure = jax.tree.flatten(params)
-        flags = choice.among(params)
-        made: _M = structure.unflatten(
-            next(moved) if flag else leaf
-            for flag, leaf in zip(flags, found, strict=True)
-        )
+        moved = optax.apply_updates(trained, updates)
+        made: _M = _replaced(structure, found, flags, moved)
         return self.replace(state=state), made
+
+
+def _chosen(structure: Any, found: list[Any], flags: list[bool]) -> Any:
+    """Return a tree with None for the leaves without a flag."""
+    pairs = zip(found, flags, strict=True)
+    return structure.unflatten(leaf if flag else None for leaf, flag in pairs)
+
+
+def _replaced(structure: Any, found: list[Any], flags: list[bool], trained: Any) -> Any:
+    """Return a tree with other values in the leaves that have a flag."""
+    moved = iter(jax.tree.leaves(trained))
+    return structure.unflatten(
+        next(moved) if flag else leaf for leaf, flag in zip(found, flags, strict=True)
+    )
+
+
+def _of_whole(function: Callable[..., Any], *whole: Any) -> Callable[..., Any]:
+    """Return a function of the trained leaves, made of one of all of the params."""
+
+    @functools.wraps(function)
+    def of_trained(trained: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(_replaced(*whole, trained), *args, **kwargs)
+
+    return of_trained
 
 
 def _choice(wrt: Any) -> Leaves:
@@ -161,10 +177,11 @@ def _choice(wrt: Any) -> Leaves:
         if not all(isinstance(name, str) for name in names):
             raise OptimizerError.selector(wrt)
         wrt = leaves(*names)
-    for function in _functions(wrt):
+    choice: Leaves = wrt
+    for function in _functions(choice):
         if not _is_findable(function):
             raise OptimizerError.unfindable_test(function_name(function))
-    return wrt
+    return choice
 
 
 def _bound(
@@ -186,7 +203,8 @@ def _bound(
     # By their names where they have one: adam(1e-3) and adam(learning_rate=1e-3) are
     # one program.
     kinds = {p.name: p.kind for p in bound.signature.parameters.values()}
-    alone, named = [], {}
+    alone: list[Any] = []
+    named: dict[str, Any] = {}
     for key, value in bound.arguments.items():
         if kinds[key] is inspect.Parameter.VAR_POSITIONAL:
             alone += value
@@ -202,7 +220,7 @@ def _bound(
         alone, named = list(bound.args), dict(bound.kwargs)
     arrays = {key: _data(x) for key, x in named.items() if _is_array(x)}
     constants = {key: x for key, x in named.items() if key not in arrays}
-    for key, value in (*enumerate(alone), *constants.items()):
+    for key, value in {**dict(enumerate(alone)), **constants}.items():
         _check_constant(name, key, value)
     return functools.partial(make, *alone, **constants), arrays
 

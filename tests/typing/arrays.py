@@ -1,13 +1,15 @@
-"""Fields of type `jax.Array`, which take Python numbers at run time.
+"""Fields of arrays, which take Python numbers at run time.
 
-A checker holds a value to the annotation, so that `Counter(count=0)` is an error for all
-of them. Typed code gives an array, or names a converter, which all but mypy know.
+A checker holds a value to the annotation, so that with `count: jax.Array` the call
+`Counter(count=0)` is an error for all of them. `ps.Array` is `jax.Array` when it runs,
+and takes numbers here; a converter does too, for all but mypy.
 """
 
-from typing import assert_type
+from typing import Any, assert_type
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, Int
 
 import purestate as ps
 
@@ -39,3 +41,31 @@ class Converted(ps.State):
 # mypy has no converters in dataclass_transform.
 Converted(0, 0.5)  # error[mypy]
 Converted(jnp.array(0)).replace(count=1)  # error[3.13: mypy]
+
+
+class Open(ps.State):
+    """What `ps.Array` does for fields that are given numbers."""
+
+    first: ps.Array
+    count: ps.Array = 0
+    angle: Float[ps.Array, ""] = 0.0
+    many: Int[ps.Array, "n"] = ps.field(default=0)
+    maybe: ps.Array | None = None
+    named: dict[str, ps.Array] = ps.field(default_factory=dict)
+
+    def __init__(self, first: ps.Array, count: ps.Array = 0) -> None:
+        self.first = first
+        self.count = count
+
+    def moved(self, by: ps.Array) -> ps.Array:
+        return self.first + by
+
+
+opened = Open(0, 1.5)
+Open(jnp.zeros(3), count=jnp.zeros(3))
+opened.replace(count=0, angle=1.0, maybe=3, named={"a": 1.0})
+# pyright makes no `__replace__` for a class that writes its `__init__`.
+opened.replace(cuont=0)  # error[3.13: not pyright]
+assert_type(opened.count, Array | Any)
+assert_type(opened.moved(3), Array | Any)
+total: Array = opened.count.sum()

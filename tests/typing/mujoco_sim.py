@@ -13,7 +13,6 @@ def advance(sim: MujocoSim, state: SimState) -> SimState:
     assert_type(state.replace(qpos=jnp.zeros(3), ctrl=0.0), SimState)
     state.replace(qpo=jnp.zeros(3))  # error
     sim.step(state, steps=3)  # error
-    state.values = jnp.zeros(3)  # error
     return state.at(lambda s: s.values).set(jnp.zeros(3))
 
 

@@ -1,6 +1,6 @@
 """`at` and `draft`: the type of the State, of the places and of the values."""
 
-from typing import Any, assert_type
+from typing import assert_type
 
 import jax.numpy as jnp
 from jax import Array
@@ -27,9 +27,14 @@ train.at(lambda t: t.opt.tag).set(1)  # error
 train.at(lambda t: t.step).set("a")  # error
 train.at(lambda t: (t.opt.mu, t.step)).set((jnp.ones(3), "a"))  # error
 
-# A checker holds every instance to be frozen, a draft too: it is typed Any.
+# A draft is typed as the State.
 with train.draft() as new:
     new.opt.mu = jnp.ones(3)
     new.step += 1
     new.opt = Opt(jnp.ones(3))
-assert_type(new, Any)
+    new.opt.mu *= 2
+    new.step = "a"  # error
+    new.opt.nu = jnp.ones(3)  # error
+assert_type(new, Train)
+assert_type(new.opt.mu, Array)
+train.draft().step = 1  # error

@@ -12,7 +12,7 @@ at that moment.
 
 import threading
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import jax
 
@@ -92,15 +92,17 @@ class Draft(Generic[_S]):
 
     __slots__ = ("_ended", "_name", "_opened", "_source", "_trace")
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise DraftError(_NOT_OPEN.format(self._name))
+    if not TYPE_CHECKING:  # so that a checker, too, misses a `with`
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name not in Draft.__slots__:
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
             raise DraftError(_NOT_OPEN.format(self._name))
-        object.__setattr__(self, name, value)
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name not in Draft.__slots__:
+                raise DraftError(_NOT_OPEN.format(self._name))
+            object.__setattr__(self, name, value)
 
     def __init__(self, state: _S) -> None:
         self._source: Any = state
@@ -109,7 +111,7 @@ class Draft(Generic[_S]):
         self._trace: object = None
         self._ended = "its block was not entered"
 
-    def __enter__(self) -> Any:  # type checkers hold a State to be frozen
+    def __enter__(self) -> _S:
         if self._source is None:
             raise DraftError(
                 f"this draft of {self._name} was entered already: call .draft() anew "
@@ -119,7 +121,8 @@ class Draft(Generic[_S]):
         self._trace, self._ended = current_trace(), ""
         _blocks.change(1)
         try:
-            return self._thawed(source)
+            thawed: _S = self._thawed(source)
+            return thawed
         except BaseException:  # `__exit__` will not be called
             _blocks.change(-1)
             raise

@@ -9,10 +9,17 @@ import sys
 import types
 import typing
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+
+if TYPE_CHECKING:
+    Array: TypeAlias = jax.Array | Any
+else:
+    # What users see as `ps.Array`: a field that also takes numbers, as all fields of
+    # arrays do. A checker that sees `jax.Array` rejects `count: jax.Array = 0`.
+    Array = jax.Array
 
 _NUMBERS = (bool, int, float, complex)
 # `jax.Array`, `Optional[Array]`, and jaxtyping's `Float[Array, "n"]`.

@@ -37,8 +37,11 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
+# Not `frozen_default`: checkers make no exception for `self.x = ...` in an `__init__`,
+# which is how fields are assigned here. The run time refuses it anywhere else.
+# `eq_default` would make them believe that there is no `__hash__`.
 @dataclass_transform(
-    frozen_default=True, field_specifiers=(field, static, dataclasses.field)
+    eq_default=False, field_specifiers=(field, static, dataclasses.field)
 )
 class State(Holder):
     """Base class of immutable, dataclass-style objects that are jax pytrees.

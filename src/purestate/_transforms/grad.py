@@ -1,4 +1,4 @@
-"""`ps.grad`, `ps.value_and_grad` and `ps.vmap`: jax's, for arguments that are States.
+"""`ps.grad` and `ps.value_and_grad`: jax's, for arguments that are States.
 
 A State holds counters and keys beside its parameters. The gradient here is with respect
 to the floating-point leaves, or to those that `wrt` names; everything else is passed
@@ -7,7 +7,7 @@ through and has None in the result.
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -21,9 +21,59 @@ from purestate._schema.text import function_name, root_name
 from purestate._transforms.parameters import as_tuple
 from purestate.errors import NothingToDifferentiateError
 
-_Wrt = Callable[[Any], Any] | Leaves | Names | None
+_Part = Leaves | Names | None
+_Wrt = Callable[[Any], Any] | _Part
+_S = TypeVar("_S", bound=Any)  # without a bound, pyright rejects a lambda
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_W = TypeVar("_W")
+_A = TypeVar("_A")
 
 
+# What is differentiated is the first argument, so its class is the gradient's. The
+# last overloads cannot be told more exactly, and ask for the argument that says so: as
+# a fall back for everything they would take the lambdas.
+@overload
+def grad(
+    fn: Callable[Concatenate[_S, _P], _T],
+    wrt: _Part = ...,
+    has_aux: Literal[False] = ...,
+    *,
+    holomorphic: bool = ...,
+) -> Callable[Concatenate[_S, _P], _S]: ...
+@overload
+def grad(
+    fn: Callable[Concatenate[_S, _P], _T],
+    wrt: Callable[[_S], _W],
+    has_aux: Literal[False] = ...,
+    *,
+    holomorphic: bool = ...,
+) -> Callable[Concatenate[_S, _P], _W]: ...
+@overload
+def grad(
+    fn: Callable[Concatenate[_S, _P], tuple[_T, _A]],
+    wrt: _Part = ...,
+    *,
+    has_aux: Literal[True],
+    holomorphic: bool = ...,
+) -> Callable[Concatenate[_S, _P], tuple[_S, _A]]: ...
+@overload
+def grad(
+    fn: Callable[Concatenate[_S, _P], tuple[_T, _A]],
+    wrt: Callable[[_S], _W],
+    *,
+    has_aux: Literal[True],
+    holomorphic: bool = ...,
+) -> Callable[Concatenate[_S, _P], tuple[_W, _A]]: ...
+@overload
+def grad(
+    fn: Callable[..., Any],
+    wrt: _Wrt = ...,
+    has_aux: bool = ...,
+    *,
+    argnums: int | tuple[int, ...],
+    holomorphic: bool = ...,
+) -> Callable[..., Any]: ...
 def grad(
     fn: Callable[..., Any],
     wrt: _Wrt = None,
@@ -68,6 +118,47 @@ def grad(
     return gradient
 
 
+@overload
+def value_and_grad(
+    fn: Callable[Concatenate[_S, _P], _T],
+    wrt: _Part = ...,
+    has_aux: Literal[False] = ...,
+    *,
+    holomorphic: bool = ...,
+) -> Callable[Concatenate[_S, _P], tuple[_T, _S]]: ...
+@overload
+def value_and_grad(
+    fn: Callable[Concatenate[_S, _P], _T],
+    wrt: Callable[[_S], _W],
+    has_aux: Literal[False] = ...,
+    *,
+    holomorphic: bool = ...,
+) -> Callable[Concatenate[_S, _P], tuple[_T, _W]]: ...
+@overload
+def value_and_grad(
+    fn: Callable[Concatenate[_S, _P], tuple[_T, _A]],
+    wrt: _Part = ...,
+    *,
+    has_aux: Literal[True],
+    holomorphic: bool = ...,
+) -> Callable[Concatenate[_S, _P], tuple[tuple[_T, _A], _S]]: ...
+@overload
+def value_and_grad(
+    fn: Callable[Concatenate[_S, _P], tuple[_T, _A]],
+    wrt: Callable[[_S], _W],
+    *,
+    has_aux: Literal[True],
+    holomorphic: bool = ...,
+) -> Callable[Concatenate[_S, _P], tuple[tuple[_T, _A], _W]]: ...
+@overload
+def value_and_grad(
+    fn: Callable[..., Any],
+    wrt: _Wrt = ...,
+    has_aux: bool = ...,
+    *,
+    argnums: int | tuple[int, ...],
+    holomorphic: bool = ...,
+) -> Callable[..., tuple[Any, Any]]: ...
 def value_and_grad(
     fn: Callable[..., Any],
     wrt: _Wrt = None,

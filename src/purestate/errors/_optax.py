@@ -34,16 +34,16 @@ class OptimizerError(PurestateError, TypeError):
             "Optimizer got a transformation that is already made. It consists of "
             "functions that no other instance or process has, so that every instance "
             "would compile, and none could be pickled. Give the function and its "
-            "arguments, Optimizer(model, optax.adam, 1e-3), or a function of yours that "
-            "returns it."
+            "arguments, Optimizer(model, optax.adam, 1e-3), or a function of yours "
+            "that returns it."
         )
 
     @classmethod
     def not_made(cls, make: str, value: object) -> "OptimizerError":
         """Return the error for a factory that returns something else."""
         return cls(
-            f"{make} returned {short(value)}, which is not an optax transformation. Give "
-            f"a function that returns one, as optax.adam does."
+            f"{make} returned {short(value)}, which is not an optax transformation. "
+            f"Give a function that returns one, as optax.adam does."
         )
 
     @classmethod
@@ -60,9 +60,9 @@ class OptimizerError(PurestateError, TypeError):
     def unfindable_test(cls, function: str) -> "OptimizerError":
         """Return the error for a test in `wrt` that a module does not have."""
         return cls(
-            f"Optimizer got wrt= with the function {function}, which was made by another "
-            f"function, so no other instance or process has the same. Write it at the "
-            f"top of a module,\n"
+            f"Optimizer got wrt= with the function {function}, which was made by "
+            f"another function, so no other instance or process has the same. Write it "
+            f"at the top of a module,\n"
             f"    def matrices(x):\n"
             f"        return x.ndim > 1\n"
             f"or give a path: wrt=ps.leaves('**.kernel')."
@@ -73,9 +73,9 @@ class OptimizerError(PurestateError, TypeError):
         """Return the error for a `wrt` that is not a choice of leaves."""
         return cls(
             f"Optimizer takes wrt= as a choice of leaves or as paths, and got "
-            f"{short(wrt)}: wrt=ps.leaves('encoder'), wrt=~ps.leaves('**.bias'). With a "
-            f"function of a leaf, ps.leaves(matrices), that function stands at the top "
-            f"of a module:\n"
+            f"{short(wrt)}: wrt=ps.leaves('encoder'), wrt=~ps.leaves('**.bias'). With "
+            f"a function of a leaf, ps.leaves(matrices), that function stands at the "
+            f"top of a module:\n"
             f"    def matrices(x):\n"
             f"        return x.ndim > 1"
         )
