@@ -66,12 +66,15 @@ class Optimizer(State):
             without a new compilation and differ within a batch.
         make: the factory with its other arguments, which are constants of the program.
         wrt: which leaves are trained, those of them that are floating-point arrays.
+        trained: a bool for each leaf of the params, found when the optimizer was made:
+            inside of jit a Python float cannot be told from an array.
     """
 
     state: Any
     hyperparams: dict[str, jax.Array]
     make: functools.partial[Any] = static()
     wrt: Leaves = static()
+    trained: tuple[bool, ...] = static(repr=False)
 
     def __init__(
         self,
@@ -100,11 +103,11 @@ class Optimizer(State):
         """
         self.wrt = _choice(wrt)
         self.make, self.hyperparams = _bound(make, args, kwargs)
-        flags = (self.wrt & floats).among(params)
-        if not any(flags):
+        self.trained = tuple((self.wrt & floats).among(params))
+        if not any(self.trained):
             raise OptimizerError.nothing(type(params).__name__, str(self.wrt))
         found, structure = jax.tree.flatten(params)
-        self.state = self.tx.init(_chosen(structure, found, flags))
+        self.state = self.tx.init(_chosen(structure, found, self.trained))
 
     @property
     def tx(self) -> optax.GradientTransformationExtraArgs:
@@ -132,7 +135,10 @@ class Optimizer(State):
         """
         structure: Any
         found, structure = jax.tree.flatten(params)
-        flags = (self.wrt & floats).among(params)
+        flags = self.trained
+        if len(found) != len(flags):
+            name = type(params).__name__
+            raise OptimizerError.other_params(name, len(found), len(flags))
         trained: _M = _chosen(structure, found, flags)
         wanted = functools.partial(_gradients, trained, root=root_name(params))
         if "grad" in extra:
@@ -145,13 +151,15 @@ class Optimizer(State):
         return self.replace(state=state), made
 
 
-def _chosen(structure: Any, found: list[Any], flags: list[bool]) -> Any:
+def _chosen(structure: Any, found: list[Any], flags: tuple[bool, ...]) -> Any:
     """Return a tree with None for the leaves without a flag."""
     pairs = zip(found, flags, strict=True)
     return structure.unflatten(leaf if flag else None for leaf, flag in pairs)
 
 
-def _replaced(structure: Any, found: list[Any], flags: list[bool], trained: Any) -> Any:
+def _replaced(
+    structure: Any, found: list[Any], flags: tuple[bool, ...], trained: Any
+) -> Any:
     """Return a tree with other values in the leaves that have a flag."""
     moved = iter(jax.tree.leaves(trained))
     return structure.unflatten(
@@ -159,12 +167,18 @@ def _replaced(structure: Any, found: list[Any], flags: list[bool], trained: Any)
     )
 
 
-def _of_whole(function: Callable[..., Any], *whole: Any) -> Callable[..., Any]:
+def _of_whole(
+    function: Callable[..., Any],
+    structure: Any,
+    found: list[Any],
+    flags: tuple[bool, ...],
+) -> Callable[..., Any]:
     """Return a function of the trained leaves, made of one of all of the params."""
 
     @functools.wraps(function)
     def of_trained(trained: Any, *args: Any, **kwargs: Any) -> Any:
-        return function(_replaced(*whole, trained), *args, **kwargs)
+        params = _replaced(structure, found, flags, trained)
+        return function(params, *args, **kwargs)
 
     return of_trained
 
@@ -220,17 +234,18 @@ def _bound(
         alone, named = list(bound.args), dict(bound.kwargs)
     arrays = {key: _data(x) for key, x in named.items() if _is_array(x)}
     constants = {key: x for key, x in named.items() if key not in arrays}
-    for key, value in {**dict(enumerate(alone)), **constants}.items():
+    constant = {str(i): value for i, value in enumerate(alone)} | constants
+    for key, value in constant.items():
         _check_constant(name, key, value)
     return functools.partial(make, *alone, **constants), arrays
 
 
-def _check_constant(make: str, key: int | str, value: Any) -> None:
+def _check_constant(make: str, key: str, value: Any) -> None:
     if _is_made(value):
         raise OptimizerError.already_made(value, make)
     for function in _functions(value):
         if not _is_findable(function):
-            raise OptimizerError.unfindable(function_name(function), f"{make}: {key}")
+            raise OptimizerError.unfindable(function_name(function), f"{key} of {make}")
     try:
         typed(value)
     except Unfit:
@@ -248,8 +263,9 @@ def _is_array(value: Any) -> bool:
 
 
 def _data(value: Any) -> jax.Array:
-    # Not weakly typed: an update of it would change its type, and compile anew.
-    return jnp.asarray(value, jnp.result_type(value))
+    # A copy, since a step may donate it. Not weakly typed: an update would change its
+    # type, and compile anew.
+    return jnp.array(value, jnp.result_type(value))
 
 
 def _functions(value: Any) -> Iterator[Any]:

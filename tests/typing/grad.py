@@ -53,7 +53,8 @@ assert_type(
 (value, net), slopes = ps.value_and_grad(Train.both, lambda t: t.net, has_aux=True)(
     train, x
 )
-net.w, slopes
+assert_type(net, Net)
+assert_type(slopes, Net)
 
 ps.grad(lambda net: (net.w**2).sum())(train.net)
 ps.value_and_grad(lambda net, y: (net.w * y).sum(), wrt="w")(train.net, x)
@@ -72,6 +73,6 @@ ps.grad(Train.loss)(train)  # error
 ps.grad(Train.loss)(train, "x")  # error
 ps.grad(Train.loss)(train, x, scal=2.0)  # error
 ps.grad(Train.loss)(train.net, x)  # error
-ps.grad(Train.loss)(train, x).nett  # error
+print(ps.grad(Train.loss)(train, x).nett)  # error
 ps.grad(Train.loss, has_aux=True)(train, x)  # error
 ps.grad(Train.loss, argnum=1)  # error

@@ -49,9 +49,9 @@ class OptimizerError(PurestateError, TypeError):
     @classmethod
     def unfindable(cls, function: str, where: str) -> "OptimizerError":
         """Return the error for a function that a module does not have."""
-        place = f", as an argument of {where}," if where else ""
+        place = f", as argument {where}," if where else ""
         return cls(
-            f"Optimizer got the function {function}{place} which its module does not "
+            f"Optimizer got the function {function}{place or ','} which its module does not "
             f"have under that name: it was made by another function, so no other "
             f"instance or process has the same. {_MAKE}"
         )
@@ -100,6 +100,14 @@ class OptimizerError(PurestateError, TypeError):
         return cls(
             f"Optimizer has nothing to train: {name} has no floating-point array among "
             f"{wrt}. Give arrays of floats, or another wrt=."
+        )
+
+    @classmethod
+    def other_params(cls, name: str, count: int, known: int) -> "OptimizerError":
+        """Return the error for params with more or fewer leaves than at the start."""
+        return cls(
+            f"update() got a {name} with {count} leaves, and this optimizer was made "
+            f"for params with {known}. Make a new one: Optimizer(params, ...)."
         )
 
     @classmethod
