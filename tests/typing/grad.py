@@ -73,6 +73,6 @@ ps.grad(Train.loss)(train)  # error
 ps.grad(Train.loss)(train, "x")  # error
 ps.grad(Train.loss)(train, x, scal=2.0)  # error
 ps.grad(Train.loss)(train.net, x)  # error
-print(ps.grad(Train.loss)(train, x).nett)  # error
+nett = ps.grad(Train.loss)(train, x).nett  # error
 ps.grad(Train.loss, has_aux=True)(train, x)  # error
 ps.grad(Train.loss, argnum=1)  # error

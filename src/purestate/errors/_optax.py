@@ -51,8 +51,8 @@ class OptimizerError(PurestateError, TypeError):
         """Return the error for a function that a module does not have."""
         place = f", as argument {where}," if where else ""
         return cls(
-            f"Optimizer got the function {function}{place or ','} which its module does not "
-            f"have under that name: it was made by another function, so no other "
+            f"Optimizer got the function {function}{place or ','} which its module does "
+            f"not have under that name: it was made by another function, so no other "
             f"instance or process has the same. {_MAKE}"
         )
 
