@@ -28,9 +28,11 @@ them again while a step is traced, in microseconds, and never in a compiled call
 [0.8, 0.8, 0.8]
 """
 
+import dataclasses
 import functools
 import inspect
 import operator
+import pickle
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
@@ -39,12 +41,24 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
+
+try:
+    import optax
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "purestate.optax needs optax, the extra `optax`: pip install optax.",
+        name="optax",
+    ) from error
 
 from purestate._inspect.key_paths import path_text
 from purestate._instance.leaves import Leaves, floats, leaves
-from purestate._schema.fields import static
-from purestate._schema.static_values import Unfit, typed
+from purestate._schema.fields import field, static
+from purestate._schema.static_values import (
+    Unfit,
+    is_value_dataclass,
+    python_numbers,
+    typed,
+)
 from purestate._schema.text import function_name, root_name
 from purestate._state.state import State
 from purestate.errors import OptimizerError
@@ -52,6 +66,20 @@ from purestate.errors import OptimizerError
 _M = TypeVar("_M")
 
 __all__ = ["Optimizer"]
+
+
+def _strong(hyperparams: Any) -> Any:
+    """Return arguments with arrays for Python numbers, which `at` may have put in."""
+    if not isinstance(hyperparams, dict):
+        return hyperparams
+    numbers = {k: _data(x) for k, x in hyperparams.items() if type(x) in (int, float)}
+    return hyperparams | numbers if numbers else hyperparams
+
+
+def _data(value: Any) -> jax.Array:
+    # A copy, since a step may donate it. Not weakly typed: an update would change its
+    # type, and compile anew.
+    return jnp.array(value, jnp.result_type(value))
 
 
 class Optimizer(State):
@@ -71,7 +99,7 @@ class Optimizer(State):
     """
 
     state: Any
-    hyperparams: dict[str, jax.Array]
+    hyperparams: dict[str, jax.Array] = field(converter=_strong)
     make: functools.partial[Any] = static()
     wrt: Leaves = static()
     trained: tuple[bool, ...] = static(repr=False)
@@ -112,7 +140,16 @@ class Optimizer(State):
     @property
     def tx(self) -> optax.GradientTransformationExtraArgs:
         """The optax transformation, made anew."""
-        made = self.make(**self.hyperparams)
+        try:
+            made = self.make(**self.hyperparams)
+        except Exception as error:
+            error.add_note(
+                f"raised by {function_name(self.make.func)}, which "
+                f"makes the transformation of an Optimizer."
+            )
+            raise
+        if isinstance(made, optax.MultiSteps):
+            made = made.gradient_transformation()
         if not _is_made(made):
             raise OptimizerError.not_made(function_name(self.make.func), made)
         return optax.with_extra_args_support(made)
@@ -187,14 +224,13 @@ def _choice(wrt: Any) -> Leaves:
     """Return what is trained as a choice that other processes have too."""
     if not isinstance(wrt, Leaves):
         names = (wrt,) if isinstance(wrt, str) else wrt
-        names = tuple(names) if isinstance(names, Iterable) else (names,)
-        if not all(isinstance(name, str) for name in names):
+        names = tuple(names) if isinstance(names, Iterable) else ()
+        if not names or not all(isinstance(name, str | Leaves) for name in names):
             raise OptimizerError.selector(wrt)
         wrt = leaves(*names)
     choice: Leaves = wrt
-    for function in _functions(choice):
-        if not _is_findable(function):
-            raise OptimizerError.unfindable_test(function_name(function))
+    for function in _own(choice):
+        raise OptimizerError.unfindable_test(function_name(function))
     return choice
 
 
@@ -208,8 +244,7 @@ def _bound(
     if _is_made(make) or not callable(make):
         raise OptimizerError.already_made(make)
     name = function_name(make)
-    if not _is_findable(make):
-        raise OptimizerError.unfindable(name, "")
+    _check_found(make, "")
     try:
         bound = inspect.signature(make).bind(*args, **kwargs)
     except TypeError as error:
@@ -237,19 +272,29 @@ def _bound(
     constant = {str(i): value for i, value in enumerate(alone)} | constants
     for key, value in constant.items():
         _check_constant(name, key, value)
+    alone = [python_numbers(value) for value in alone]
+    constants = {key: python_numbers(value) for key, value in constants.items()}
     return functools.partial(make, *alone, **constants), arrays
 
 
 def _check_constant(make: str, key: str, value: Any) -> None:
-    if _is_made(value):
+    if _is_made(value) or isinstance(value, optax.MultiSteps):
         raise OptimizerError.already_made(value, make)
-    for function in _functions(value):
-        if not _is_findable(function):
-            raise OptimizerError.unfindable(function_name(function), f"{key} of {make}")
+    _check_found(value, f"{key} of {make}")
     try:
         typed(value)
-    except Unfit:
-        raise OptimizerError.not_a_value(make, key, type(value).__name__) from None
+    except Unfit as unfit:
+        if _is_array(unfit.value):
+            raise OptimizerError.array(make, key + unfit.path) from None
+        kind = type(unfit.value).__name__
+        raise OptimizerError.not_a_value(make, key + unfit.path, kind) from None
+
+
+def _check_found(value: Any, where: str) -> None:
+    for part in _own(value):
+        if hasattr(part, "__qualname__"):
+            raise OptimizerError.unfindable(function_name(part), where)
+        raise OptimizerError.same_only(type(part).__name__, where)
 
 
 def _is_made(value: Any) -> bool:
@@ -262,37 +307,45 @@ def _is_array(value: Any) -> bool:
     return isinstance(value, jax.Array | np.ndarray)
 
 
-def _data(value: Any) -> jax.Array:
-    # A copy, since a step may donate it. Not weakly typed: an update would change its
-    # type, and compile anew.
-    return jnp.array(value, jnp.result_type(value))
-
-
-def _functions(value: Any) -> Iterator[Any]:
-    """Yield the functions in a constant: in partials, tuples and choices of leaves."""
+def _own(value: Any) -> Iterator[Any]:
+    """Yield the parts of a constant that no other instance or process has."""
     if isinstance(value, functools.partial):
         value = (value.func, *value.args, *value.keywords.values())
     if isinstance(value, Leaves):
         value = tuple(value.functions())
     if isinstance(value, tuple | frozenset):
         for part in value:
-            yield from _functions(part)
-    elif isinstance(value, types.FunctionType):
+            yield from _own(part)
+    elif is_value_dataclass(value):
+        yield from _own(type(value))
+        for part in dataclasses.fields(value):
+            yield from _own(getattr(value, part.name, None))
+    elif isinstance(value, types.MethodType):
+        yield from _own(value.__self__)
+    elif not _is_found(value):
         yield value
 
 
-def _is_findable(function: Any) -> bool:
-    """Return whether another process finds a function under its name."""
-    if not isinstance(function, types.FunctionType):
-        return True
-    name = function.__qualname__
+def _is_found(value: Any) -> bool:
+    """Return whether another process has a value that is equal to this one."""
+    kind: Any = type(value)
+    if not isinstance(value, type) and kind.__eq__ is not object.__eq__:
+        return True  # by what is in it; what has no hash is refused later
+    name: Any = getattr(value, "__qualname__", None)
+    if not isinstance(name, str):
+        try:
+            return bool(pickle.loads(pickle.dumps(value)) == value)
+        except Exception:  # noqa: BLE001  # whatever a foreign __reduce__ raises
+            return False
     if "<locals>" in name:
         return False
-    if name == "<lambda>" or function.__globals__.get(name) is function:
+    if isinstance(value, type) or name == "<lambda>":
+        return True
+    if getattr(value, "__globals__", {}).get(name) is value:
         return True
     try:
-        home = sys.modules[function.__module__]
-        return operator.attrgetter(name)(home) is function
+        home = sys.modules[value.__module__]
+        return operator.attrgetter(name)(home) is value
     except (KeyError, AttributeError):
         return False
 

@@ -51,9 +51,29 @@ class OptimizerError(PurestateError, TypeError):
         """Return the error for a function that a module does not have."""
         place = f", as argument {where}," if where else ""
         return cls(
-            f"Optimizer got the function {function}{place or ','} which its module does "
-            f"not have under that name: it was made by another function, so no other "
-            f"instance or process has the same. {_MAKE}"
+            f"Optimizer got the function {function}{place or ','} which its module "
+            f"does not have under that name: it was made by another function, so no "
+            f"other instance or process has the same. {_MAKE}"
+        )
+
+    @classmethod
+    def same_only(cls, kind: str, where: str) -> "OptimizerError":
+        """Return the error for an object that is equal to itself only."""
+        place = f" as argument {where}" if where else ""
+        return cls(
+            f"Optimizer got an object of {kind}{place}, which is equal to itself only: "
+            f"no other instance or process has the same, so that each would compile. "
+            f"Make {kind} a frozen dataclass, or give a function at the top of a "
+            f"module."
+        )
+
+    @classmethod
+    def array(cls, make: str, key: str) -> "OptimizerError":
+        """Return the error for an array that cannot be data."""
+        return cls(
+            f"Optimizer keeps arrays as data by the name of the argument, and {make} "
+            f"got one at {key}, where it has no name of its own. Let the function take "
+            f"it as an argument with a name, or give a Python number."
         )
 
     @classmethod
@@ -89,8 +109,8 @@ class OptimizerError(PurestateError, TypeError):
     def not_a_value(cls, make: str, key: object, kind: str) -> "OptimizerError":
         """Return the error for an argument that cannot be compared."""
         return cls(
-            f"Optimizer keeps the arguments of {make} to compare them, and {key} is of "
-            f"type {kind}, which has no hash. For a mask give a choice of leaves, "
+            f"Optimizer keeps the arguments of {make} to compare them, and {key}, of "
+            f"type {kind}, cannot be compared. For a mask give a choice of leaves, "
             f"mask=~ps.leaves('**.bias'), for a list a tuple."
         )
 
