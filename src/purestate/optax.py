@@ -176,7 +176,7 @@ class Optimizer(State):
         if len(found) != len(flags):
             name = type(params).__name__
             raise OptimizerError.other_params(name, len(found), len(flags))
-        trained: _M = _chosen(structure, found, flags)
+        trained: Any = _chosen(structure, found, flags)
         wanted = functools.partial(_gradients, trained, root=root_name(params))
         if "grad" in extra:
             extra["grad"] = wanted(extra["grad"])

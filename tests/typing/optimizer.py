@@ -1,9 +1,8 @@
 """The types of an optimizer: the params come back in their own class."""
 
-from typing import assert_type
+from typing import Any, assert_type
 
 import jax
-import optax
 
 import purestate as ps
 from purestate.optax import Optimizer
@@ -11,6 +10,9 @@ from purestate.optax import Optimizer
 
 class Net(ps.State):
     w: jax.Array
+
+
+def make(rate: float, mask: Any = None) -> Any: ...
 
 
 def advance(net: Net, opt: Optimizer) -> Net:
@@ -21,5 +23,5 @@ def advance(net: Net, opt: Optimizer) -> Net:
     return net
 
 
-Optimizer(Net(jax.numpy.ones(3)), optax.adamw, 1e-3, mask=~ps.leaves("w"), wrt="w")
-Optimizer(Net(jax.numpy.ones(3)), optax.adam, wrt=3)  # error
+Optimizer(Net(jax.numpy.ones(3)), make, 1e-3, mask=~ps.leaves("w"), wrt="w")
+Optimizer(Net(jax.numpy.ones(3)), make, wrt=3)  # error
