@@ -27,11 +27,15 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TARGETS = {
     "demo": (["examples", "mujoco"], [], 1),
     "test": (
-        ["examples", "interop", "mujoco", "testing"],
+        ["examples", "interop", "mujoco", "optax", "testing"],
         ["pytest", "pytest-xdist", "sybil"],
         1,
     ),
-    "check": (["dev", "examples", "interop", "mujoco", "testing"], [], 2),
+    "check": (
+        ["dev", "examples", "interop", "mujoco", "optax", "testing"],
+        [],
+        2,
+    ),
     "bench": (["bench", "examples", "mujoco"], [], 1),
 }
 

@@ -16,8 +16,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 def lowest_versions():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lowest = {}
-    simulators = project["optional-dependencies"]["mujoco"]
-    for requirement in [*project["dependencies"], *simulators]:
+    extras = project["optional-dependencies"]
+    imported = [*project["dependencies"], *extras["mujoco"], *extras["optax"]]
+    for requirement in imported:
         match = re.fullmatch(r"([\w.-]+)>=([\w.]+)", requirement.replace(" ", ""))
         if match is None:
             sys.exit(f"lowest.py: {requirement!r} is not of the form name>=version")

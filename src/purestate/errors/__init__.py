@@ -22,6 +22,7 @@ from purestate.errors._host import (
     SimSpecError,
     SimulationError,
 )
+from purestate.errors._optax import OptimizerError
 from purestate.errors._state import (
     CheckError,
     DerivedFieldError,
@@ -80,6 +81,7 @@ __all__ = [
     "LostUpdateWarning",
     "NothingToDifferentiateError",
     "NumberError",
+    "OptimizerError",
     "PackError",
     "PackedAttributeError",
     "PlaceError",
