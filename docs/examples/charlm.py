@@ -9,9 +9,9 @@ of counted pairs of bytes and of zlib, and the model writes a text of its own.
 
 import argparse
 import ast
-import importlib.util
 import pathlib
 import sys
+import sysconfig
 import zlib
 
 import jax
@@ -30,24 +30,24 @@ READ = """asyncio bdb collections concurrent configparser contextlib datetime di
 doctest email encodings enum fractions ftplib html http imaplib importlib inspect
 ipaddress json logging mailbox multiprocessing optparse pdb pickletools platform pydoc
 re sched selectors smtplib socket socketserver ssl statistics string subprocess tarfile
-threading traceback turtle typing unittest urllib wsgiref xml xmlrpc zipfile""".split()
-HELD_OUT = "argparse heapq pathlib random shutil tempfile textwrap uuid".split()
+threading traceback turtle typing unittest urllib wsgiref xml xmlrpc zipfile"""
+HELD_OUT = "argparse heapq pathlib random shutil tempfile textwrap uuid"
 VOCABULARY = 128
 
 
 def docstrings(modules):
     """Return the docstrings of modules of the standard library, as ASCII bytes."""
-    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-    found = []
-    for name in modules:
-        file = pathlib.Path(importlib.util.find_spec(name).origin)
-        package = file.name == "__init__.py"
-        for path in sorted(file.parent.glob("*.py")) if package else [file]:
-            nodes = ast.walk(ast.parse(path.read_bytes()))
-            texts = (ast.get_docstring(node) for node in nodes if isinstance(node, kinds))
-            found += filter(None, texts)
-    text = "\n\n".join(found).encode("ascii", "replace")
-    return np.frombuffer(text, np.uint8)
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    library = pathlib.Path(sysconfig.get_path("stdlib"))
+    patterns = [
+        f"{name}{rest}" for name in modules.split() for rest in (".py", "/*.py")
+    ]
+    paths = [path for pattern in patterns for path in sorted(library.glob(pattern))]
+    trees = (ast.parse(path.read_bytes()) for path in paths)
+    nodes = (node for tree in trees for node in ast.walk(tree))
+    texts = [ast.get_docstring(node) for node in nodes if isinstance(node, kinds)]
+    joined = "\n\n".join(filter(None, texts)).encode("ascii", "replace")
+    return np.frombuffer(joined, np.uint8)
 
 
 # --- the model -----------------------------------------------------------------------
@@ -135,6 +135,9 @@ class Transformer(ps.State):
 # --- training ------------------------------------------------------------------------
 
 
+DECAYED = ~ps.leaves("**.scale", "embedding", "positions")
+
+
 def make(peak, total):
     """Return AdamW whose rate warms up, then falls; weights of layers decay.
 
@@ -142,8 +145,7 @@ def make(peak, total):
     so that it is equal for every `Train` with equal settings.
     """
     rate = optax.warmup_cosine_decay_schedule(0, peak, total // 10, total)
-    decayed = ~ps.leaves("**.scale", "embedding", "positions")
-    adamw = optax.adamw(rate, b2=0.99, weight_decay=0.1, mask=decayed)
+    adamw = optax.adamw(rate, b2=0.99, weight_decay=0.1, mask=DECAYED)
     return optax.chain(optax.clip_by_global_norm(1), adamw)
 
 
@@ -251,7 +253,7 @@ def main(total=1200, seed=0, per_call=20, written=400):
 
 
 def parse():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description="Train a small transformer.")
     parser.add_argument("--steps", dest="total", type=int, default=1200)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
