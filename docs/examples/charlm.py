@@ -26,11 +26,11 @@ from showing import progress
 
 # --- the text ------------------------------------------------------------------------
 
-READ = """asyncio bdb collections concurrent configparser contextlib datetime difflib
-doctest email encodings enum fractions ftplib html http imaplib importlib inspect
-ipaddress json logging mailbox multiprocessing optparse pdb pickletools platform pydoc
-re sched selectors smtplib socket socketserver ssl statistics string subprocess tarfile
-threading traceback turtle typing unittest urllib wsgiref xml xmlrpc zipfile"""
+READ = """asyncio bdb collections configparser contextlib difflib doctest email
+encodings enum fractions ftplib html http imaplib importlib inspect ipaddress json
+logging mailbox multiprocessing optparse pdb pickletools platform pydoc re sched
+selectors smtplib socket socketserver ssl statistics string subprocess tarfile threading
+traceback turtle typing unittest urllib wsgiref xml xmlrpc zipfile"""
 HELD_OUT = "argparse heapq pathlib random shutil tempfile textwrap uuid"
 VOCABULARY = 128
 
@@ -39,9 +39,7 @@ def docstrings(modules):
     """Return the docstrings of modules of the standard library, as ASCII bytes."""
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     library = pathlib.Path(sysconfig.get_path("stdlib"))
-    patterns = [
-        f"{name}{rest}" for name in modules.split() for rest in (".py", "/*.py")
-    ]
+    patterns = [name + end for name in modules.split() for end in (".py", "/*.py")]
     paths = [path for pattern in patterns for path in sorted(library.glob(pattern))]
     trees = (ast.parse(path.read_bytes()) for path in paths)
     nodes = (node for tree in trees for node in ast.walk(tree))
@@ -62,6 +60,9 @@ class Norm(ps.State):
 
     scale: jax.Array
 
+    def __init__(self, width):
+        self.scale = jnp.ones(width)
+
     def __call__(self, x):
         return self.scale * jax.nn.standardize(x)
 
@@ -79,7 +80,7 @@ class Block(ps.State):
 
     def __init__(self, key, width, heads):
         keys = jax.random.split(key, 4)
-        self.before_attention = self.before_mlp = Norm(jnp.ones(width))
+        self.before_attention, self.before_mlp = Norm(width), Norm(width)
         self.queries_keys_values = normal(keys[0], width, 3 * width)
         self.mix = normal(keys[1], width, width)
         self.up = normal(keys[2], width, 4 * width)
@@ -114,7 +115,7 @@ class Transformer(ps.State):
         self.embedding = normal(keys[0], VOCABULARY, width)
         self.positions = normal(keys[1], context, width)
         self.blocks = ps.stack([Block(key, width, heads) for key in keys[2:]])
-        self.norm = Norm(jnp.ones(width))
+        self.norm = Norm(width)
 
     @property
     def context(self):
@@ -133,7 +134,6 @@ class Transformer(ps.State):
 
 
 # --- training ------------------------------------------------------------------------
-
 
 DECAYED = ~ps.leaves("**.scale", "embedding", "positions")
 
@@ -166,9 +166,7 @@ class Train(ps.State):
     @ps.jit(donate=True, static_argnames="count")
     def steps(self, text, count):
         """Return the state after some training steps, and their mean bits per byte."""
-        train, bits = jax.lax.scan(
-            lambda train, _: train.step(text), self, length=count
-        )
+        train, bits = jax.lax.scan(lambda t, _: t.step(text), self, length=count)
         return train, bits.mean()
 
     def step(self, text):
@@ -196,17 +194,16 @@ def held_out_bits(model, text):
 
 
 def baselines(read, held_out):
-    """Return the bits per byte of the held-out text in other ways."""
+    """Return the bits per byte of the held-out text, predicted in other ways."""
     pairs = np.ones((VOCABULARY, VOCABULARY))  # one of each, so that none is impossible
     np.add.at(pairs, (read[:-1], read[1:]), 1)
     singles = pairs.sum(axis=0) / pairs.sum()
     following = pairs / pairs.sum(axis=1, keepdims=True)
     zipped = 8 * len(zlib.compress(held_out.tobytes(), 9)) / len(held_out)
+    given = following[held_out[:-1], held_out[1:]]
     return {
         "bytes, counted": -np.log2(singles[held_out]).mean(),
-        "pairs of bytes, counted": -np.log2(
-            following[held_out[:-1], held_out[1:]]
-        ).mean(),
+        "pairs of bytes, counted": -np.log2(given).mean(),
         "zlib, which sees the held-out text": zipped,
     }
 
@@ -257,8 +254,8 @@ def parse():
     parser.add_argument("--steps", dest="total", type=int, default=1200)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    if options.total < 20:
-        parser.error("--steps must be at least 20")
+    if options.total < 20 or options.total % 20:
+        parser.error("--steps must be a multiple of 20")
     return vars(options)
 
 

@@ -161,7 +161,7 @@ def main(epochs=60, out="out/digits.png", seed=0, batch=32):
             history.append((seen, held_out))
             show(words(seen, held_out))
 
-    accuracy = float(held_out.accuracy)
+    accuracy = float(history[-1][1].accuracy)
     console.print(state_table(state))
     predicted = np.asarray(state.ema(test_images).argmax(axis=-1))
     figure = draw(history, np.asarray(test_images), np.asarray(test_labels), predicted)
