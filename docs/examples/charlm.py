@@ -223,7 +223,7 @@ def write(model, key, prompt, count):
 # --- the run -------------------------------------------------------------------------
 
 
-def main(total=1500, seed=0, per_call=20, written=400):
+def main(total=1300, seed=0, per_call=20, written=400):
     """Train, print what came of it, and return bits per byte and state."""
     console = rich.console.Console()
     read, held_out = docstrings(READ), docstrings(HELD_OUT)
@@ -251,7 +251,7 @@ def main(total=1500, seed=0, per_call=20, written=400):
 
 def parse():
     parser = argparse.ArgumentParser(description="Train a small transformer.")
-    parser.add_argument("--steps", dest="total", type=int, default=1500)
+    parser.add_argument("--steps", dest="total", type=int, default=1300)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     if options.total < 20 or options.total % 20:
