@@ -1,8 +1,10 @@
 """The scripts in docs/ do what they say, and the pages say what is there."""
 
 import builtins
+import contextlib
 import importlib.metadata
 import importlib.util
+import io
 import pathlib
 import re
 import struct
@@ -12,6 +14,7 @@ import jax
 import numpy as np
 import pytest
 
+import purestate as ps
 from purestate import errors
 from tests.helpers import ROOT
 
@@ -190,7 +193,7 @@ def test_the_table_names_every_leaf(run, table):
 
 
 def test_the_table_names_the_static_fields(table):
-    names = ["model.dropout", "total", "batch", "rate"]
+    names = ["model.dropout", "opt.make", "opt.wrt", "batch"]
 
     assert [] == [name for name in names if f" {name} " not in table]
 
@@ -208,6 +211,77 @@ def test_a_log_gets_plain_lines(run, tmp_path, capsys):
     assert "epoch   1/1  loss " in printed
     assert "\x1b" not in printed
     assert "are misread" in printed
+
+
+# --- charlm.py -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def charlm():
+    for name in ("optax", "rich"):
+        pytest.importorskip(name, reason="needs the extra `examples`")
+    return load("examples/charlm.py")
+
+
+@pytest.fixture(scope="module")
+def written(charlm):
+    """What a short run found, its state, and what it printed."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        found, train = charlm.main(total=60, per_call=20, written=12)
+    return found, train, printed.getvalue()
+
+
+def test_a_few_steps_teach_the_transformer_more_than_how_often_bytes_occur(written):
+    found, _, _ = written
+
+    assert found["this model"] < found["bytes, counted"]
+    assert found["pairs of bytes, counted"] < found["bytes, counted"]
+
+
+def test_the_transformer_prints_its_bits_per_byte_and_a_text(written):
+    found, _, printed = written
+
+    assert f"{found['this model']:8.3f}  this model\n" in printed
+    assert 12 == len(printed.rpartition("|")[2].removesuffix("\n"))
+
+
+def test_no_text_of_the_transformer_sees_what_comes_after(charlm):
+    model = charlm.Transformer(jax.random.key(0))
+    text = np.arange(32, dtype=np.uint8)[None]
+    changed = text.copy()
+    changed[0, 20:] = 7
+
+    first, second = model(text), model(changed)
+
+    assert np.allclose(first[:, :20], second[:, :20], atol=1e-6)
+    assert not np.allclose(first[:, 20:], second[:, 20:], atol=1e-3)
+
+
+def test_norms_and_embeddings_of_the_transformer_do_not_decay(charlm):
+    model = charlm.Transformer(jax.random.key(0))
+
+    decayed = [
+        jax.tree_util.keystr(path, simple=True, separator=".")
+        for path, flag in jax.tree_util.tree_leaves_with_path(charlm.DECAYED(model))
+        if flag
+    ]
+
+    names = ("queries_keys_values", "mix", "up", "down")
+    assert [f"blocks.{name}" for name in names] == decayed
+
+
+def test_runs_of_the_transformer_share_one_program(charlm, written):
+    _, train, _ = written
+
+    assert not ps.diff(train, charlm.Train(jax.random.key(1), 60))
+
+
+def test_held_out_modules_are_not_read(charlm):
+    read, held_out = set(charlm.READ.split()), set(charlm.HELD_OUT.split())
+
+    assert not read & held_out
+    assert [] == [m for m in read | held_out if len(charlm.docstrings(m)) < 500]
 
 
 # --- peers.py and the pages ----------------------------------------------------------
