@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks import mistakes, report, script
 from benchmarks.harness import Clock
 from benchmarks.samples import Results
-from benchmarks.ways import SCANNED, WAYS, Way
+from benchmarks.ways import SCANNED, WAYS, timer
 from benchmarks.workloads import WORKLOADS, Workload
 
 STEPS = 4  # in a process of its own
@@ -115,21 +115,6 @@ def check(expected: dict[str, Any], found: dict[str, Any]) -> None:
         np.testing.assert_allclose(found[name], value, rtol=0.02, atol=0.002)
 
 
-def timer(way: Way, seconds: float) -> Callable[[], float]:
-    """Return a function that times one step, by as many as fill a round."""
-    start = time.perf_counter()
-    way.step()
-    count = max(1, round(seconds / (time.perf_counter() - start)))
-
-    def timed() -> float:
-        start = time.perf_counter()
-        for _ in range(count):
-            way.step()
-        return (time.perf_counter() - start) / count / way.steps
-
-    return timed
-
-
 def apart(clock: Clock, workload: Workload) -> None:
     """Run each way in a process of its own, at the largest size."""
     title = list(workload.sizes)[-1]
@@ -193,7 +178,8 @@ def budget(results: Results) -> str:
         f"A donated push into 256 MiB takes {report.number(ours)} us, in place with "
         f"numpy and a jitted call\n(the push into 1 KiB) {report.number(floor)} + "
         f"{report.number(call)} us: {ours / (floor + call):.2f} x, where 1.5 is the "
-        f"budget."
+        f"budget.\nMost of the rest is the way to another thread and back: see "
+        f"Asynchronous dispatch."
     )
 
 

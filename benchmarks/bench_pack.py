@@ -2,9 +2,9 @@
 
     python benchmarks/bench_pack.py [--quick] [--out FILE]
 
-The leaves hold 8 floats. Four steps: one leaf changes and the others pass through;
-every leaf is scaled; every leaf is scaled by the norm of all; Adam, where a quarter are
-parameters. `first call` is trace, lowering and compilation.
+Four steps: one leaf changes and the others pass through; every leaf is scaled; every
+leaf is scaled by the norm of all; Adam, where a quarter are parameters. `first call` is
+trace, lowering and compilation.
 """
 
 import sys
@@ -17,48 +17,20 @@ if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import jax
-import jax.numpy as jnp
 
 import purestate as ps
 from benchmarks import report, script
 from benchmarks.harness import Case, Clock
 from benchmarks.samples import Results, ratio
+from benchmarks.small_leaves import adam, every, normed, one, state_of
 
 SIZES = 4, 64, 256
-FLOATS = 8
 RIVALS = ("unpacked", "packed", "unpacked, donated", "packed, donated")
 LEGEND = """\
 Medians in microseconds per step, and in milliseconds per first call: processor time of
 the calling thread with 4 leaves or where one changes, wall time for the other steps.
 """
 BUDGETS = ((4, 1 / 1.1), (64, 2.0), (256, 5.0))
-
-
-def one(s: Any) -> Any:
-    """Change one leaf."""
-    return s.replace(f0=s.f0 + 1)
-
-
-def every(s: Any) -> Any:
-    """Change every leaf."""
-    return jax.tree.map(lambda x: 0.9 * x + 1, s)
-
-
-def normed(s: Any) -> Any:
-    """Change every leaf by what depends on all of them."""
-    total = sum(jnp.sum(x * x) for x in jax.tree.leaves(s))
-    return jax.tree.map(lambda x: x * jax.lax.rsqrt(total + 1), s)
-
-
-def adam(s: Any) -> Any:
-    """Change a quarter of the leaves by another quarter, with two moments each."""
-    leaves, structure = jax.tree.flatten(s)
-    n = len(leaves) // 4
-    p, g, m, v = (leaves[i * n : (i + 1) * n] for i in range(4))
-    m = [0.9 * a + 0.1 * b for a, b in zip(m, g, strict=True)]
-    v = [0.999 * a + 0.001 * b * b for a, b in zip(v, g, strict=True)]
-    p = [a - 1e-3 * b / (jnp.sqrt(c) + 1e-8) for a, b, c in zip(p, m, v, strict=True)]
-    return jax.tree.unflatten(structure, [*p, *g, *m, *v])
 
 
 STEPS: dict[str, Callable[[Any], Any]] = {
@@ -89,14 +61,6 @@ def main() -> None:
 def chosen(count: int, quick: bool) -> list[str]:
     """Return the steps to time at a size; some take seconds to compile."""
     return [name for name in STEPS if not quick or name == COMPILED[0] or count < 64]
-
-
-def state_of(count: int) -> Any:
-    """Return a State of that many small arrays."""
-    names = [f"f{i}" for i in range(count)]
-    cls = type("S", (ps.State,), {"__annotations__": dict.fromkeys(names, jax.Array)})
-    leaves = jnp.arange(count * FLOATS, dtype=jnp.float32).reshape(count, FLOATS)
-    return cls(*[jnp.array(row) for row in leaves])
 
 
 def measure(clock: Clock, quick: bool) -> None:

@@ -6,6 +6,8 @@ many in `steps`. `traces` counts how often jax has run the Python code.
 """
 
 import functools
+import time
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
@@ -44,6 +46,21 @@ class Way:
         """Return the next state and the result; called while jax traces."""
         self.traces += 1
         return self.workload.step(arrays)
+
+
+def timer(way: Way, seconds: float) -> Callable[[], float]:
+    """Return a function that times one step, by as many as fill a round."""
+    start = time.perf_counter()
+    way.step()
+    count = max(1, round(seconds / (time.perf_counter() - start)))
+
+    def timed() -> float:
+        start = time.perf_counter()
+        for _ in range(count):
+            way.step()
+        return (time.perf_counter() - start) / count / way.steps
+
+    return timed
 
 
 def as_jax(arrays: Arrays) -> Arrays:

@@ -201,7 +201,7 @@ class Given:
         for slot, leaf in changed:
             if slot.size < 0:
                 new[slot.part] = leaf
-        begin = starts([slot for slot, _ in written]) if written else []
+        begin = starts([slot.start for slot, _ in written]) if written else []
         for (slot, leaf), start in zip(written, begin, strict=True):
             buffer = jnp.asarray(new[slot.part])
             lead = buffer.shape[:-1]
