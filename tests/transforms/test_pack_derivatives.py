@@ -164,32 +164,6 @@ def test_an_optimizer_works_on_the_buffers():
     assert (1, 2) == (found.count, found.seen)
 
 
-def primitives(jaxpr):
-    """Return the names of all equations, those of inner programs too."""
-    for equation in jaxpr.eqns:
-        yield equation.primitive.name
-        for inner in jax.tree.leaves(
-            list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")
-        ):
-            inner = getattr(inner, "jaxpr", inner)
-            if hasattr(inner, "eqns"):
-                yield from primitives(inner)
-
-
-def test_the_gradient_of_many_leaves_is_one_concatenate_per_dtype():
-    names = [f"f{i}" for i in range(40)]
-    cls = type("S", (ps.State,), {"__annotations__": dict.fromkeys(names, jax.Array)})
-    leaves = [jnp.ones(3)] * 20 + [jnp.ones(3, jnp.bfloat16)] * 20
-    total = ps.jit(lambda s: sum(jnp.sum(x**2) for x in jax.tree.leaves(s)))
-
-    packed = ps.pack(cls(*leaves))
-    found = list(primitives(jax.make_jaxpr(lambda s: jax.grad(total)(s))(packed)))
-
-    assert 2 == found.count("concatenate")
-    assert 0 == found.count("dynamic_update_slice") + found.count("pad")
-    assert 0 == found.count("scatter") + found.count("scatter-add")
-
-
 def test_the_tangents_of_many_leaves_share_their_code():
     """XLA compiles slices at plain numbers one by one; see `slots.starts`."""
     buffer, value = buffer_of(ps.pack(net()))

@@ -56,7 +56,7 @@ def pack(state: Any, max_bytes: int = 65536) -> Any:
     >>> import jax, jax.numpy as jnp, purestate as ps
     >>> class Train(ps.State):
     ...     params: dict
-    ...     count: ps.Array
+    ...     count: jax.Array
     ...
     ...     @ps.jit(donate=True)
     ...     def step(self):
@@ -201,7 +201,7 @@ class Given:
         for slot, leaf in changed:
             if slot.size < 0:
                 new[slot.part] = leaf
-        begin = starts([slot.start for slot, _ in written]) if written else []
+        begin = starts([slot for slot, _ in written]) if written else []
         for (slot, leaf), start in zip(written, begin, strict=True):
             buffer = jnp.asarray(new[slot.part])
             lead = buffer.shape[:-1]

@@ -17,7 +17,6 @@ import numpy as np
 
 from purestate._compat import is_tracer, placed_on, untyped_jax
 from purestate._inspect.key_paths import path_text
-from purestate._pack.program import Places, linear_rows
 from purestate.errors import PackError
 
 
@@ -150,12 +149,11 @@ def _slicing(buffer: Any) -> Any:
     return _compiled_slices
 
 
-def _slices(slots: tuple[Slot, ...], buffer: Any) -> list[Any]:
+def _slices(slots: Sequence[Slot], buffer: Any) -> list[Any]:
     found, lead = [], buffer.shape[:-1]
-    has_gradient = jnp.issubdtype(buffer.dtype, jnp.inexact)
-    places = tuple((slot.start, slot.size) for slot in slots)
-    rows = (_differentiable_rows if has_gradient else _rows)(places, buffer)
-    for slot, leaf in zip(slots, rows, strict=True):
+    for slot, start in zip(slots, starts(slots), strict=True):
+        where = (*(np.uint32(0) for _ in lead), start)
+        leaf = jax.lax.dynamic_slice(buffer, where, (*lead, slot.size))
         shape = (*lead, *slot.shape, *slot.inner)
         leaf = leaf if leaf.shape == shape else leaf.reshape(shape)
         if slot.impl is not None:
@@ -164,36 +162,17 @@ def _slices(slots: tuple[Slot, ...], buffer: Any) -> list[Any]:
     return found
 
 
-def _rows(places: Places, buffer: Any) -> list[Any]:
-    lead = buffer.shape[:-1]
-    zeros = tuple(np.uint32(0) for _ in lead)
-    begin = starts([start for start, _ in places])
-    return [
-        jax.lax.dynamic_slice(buffer, (*zeros, start), (*lead, size))
-        for (_, size), start in zip(places, begin, strict=True)
-    ]
-
-
-# Only tangents go through the primitive: without a derivative XLA sees slices, as ever.
-_differentiable_rows: Any = jax.custom_jvp(_rows, nondiff_argnums=(0,))
-
-
-@_differentiable_rows.defjvp  # type: ignore[untyped-decorator]
-def _rows_and_tangents(places: Places, primals: Any, tangents: Any) -> Any:
-    moved = linear_rows(_rows, places, *tangents)
-    return _differentiable_rows(places, *primals), moved
-
-
 _compiled_slices: Any = jax.jit(_slices, static_argnums=0)
 
 
-def starts(numbers: Sequence[int]) -> list[Any]:
+def starts(slots: Sequence[Slot]) -> list[Any]:
     """Return where leaves begin, as numbers that XLA does not see through.
 
     With plain numbers XLA compiles each slice to code of its own; 64 of them take ten
     times as long to compile as 64 arguments. With these, equal code is shared.
     """
-    hidden: list[Any] = untyped_jax.lax.optimization_barrier([*map(np.uint32, numbers)])
+    numbers = [np.uint32(slot.start) for slot in slots]
+    hidden: list[Any] = untyped_jax.lax.optimization_barrier(numbers)
     return hidden
 
 
