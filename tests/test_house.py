@@ -29,6 +29,7 @@ BELOW = {
     "_host/simulators": ["_host/function"],
     "_pack": ["_instance"],
     "_transforms": ["_host/call", "_pack"],
+    "_sharding": ["_pack", "_state"],
     "mujoco": ["_host/function", "_state"],
     "optax": ["_state"],
     "testing/_trees": ["_inspect"],
@@ -36,7 +37,7 @@ BELOW = {
     "testing/_cases": ["testing/_strategies", "_pack"],
     "testing/_laws": ["testing/_cases", "_transforms", "_host/function"],
     "testing": ["testing/_laws"],
-    "__init__": ["_host/simulators", "_transforms", "_state"],
+    "__init__": ["_host/simulators", "_transforms", "_sharding"],
 }
 KNOWS_JAX = ("_compat", "_host/program")
 

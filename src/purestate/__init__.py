@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from purestate._host.simulators.host_sim import HostSim
     from purestate._instance.partition import combine, partition
     from purestate._instance.where import where
+    from purestate._sharding.shard import shard
+    from purestate._sharding.specs import shardings
     from purestate._transforms.donation_report import donation_report
     from purestate._transforms.grad import grad, value_and_grad
     from purestate._transforms.vmap import vmap
@@ -58,6 +60,8 @@ __all__ = [
     "partition",
     "pformat",
     "prefix",
+    "shard",
+    "shardings",
     "stack",
     "static",
     "surface_errors",
@@ -78,6 +82,8 @@ _LATER = {
     "grad": "_transforms.grad",
     "host_function": "_host.function",
     "partition": "_instance.partition",
+    "shard": "_sharding.shard",
+    "shardings": "_sharding.specs",
     "value_and_grad": "_transforms.grad",
     "vmap": "_transforms.vmap",
     "where": "_instance.where",

@@ -23,6 +23,7 @@ from purestate.errors._host import (
     SimulationError,
 )
 from purestate.errors._optax import OptimizerError
+from purestate.errors._sharding import ShardingError
 from purestate.errors._state import (
     CheckError,
     DerivedFieldError,
@@ -89,6 +90,7 @@ __all__ = [
     "PurestateWarning",
     "ReservedNameError",
     "RetraceWarning",
+    "ShardingError",
     "SharedBufferWarning",
     "SimSpecError",
     "SimulationError",
