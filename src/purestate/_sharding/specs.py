@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from purestate._compat import FINDS_MESH, current_mesh
+from purestate._compat import FINDS_MESH, current_mesh, untyped_jax
 from purestate._inspect.key_paths import path_text
 from purestate._pack.packed import Packed
 from purestate._schema.fields import sharding_spec
@@ -21,6 +21,7 @@ from purestate._schema.marks import is_state
 from purestate.errors import ShardingError
 
 _S = TypeVar("_S")
+_P: Any = PartitionSpec  # not annotated in every version of jax
 _OFFER = "__purestate_mirrors__"  # of purestate.optax.Optimizer, which is above
 
 
@@ -225,7 +226,7 @@ class _Walk:
 
         def abstract(leaf: Any) -> Any:
             dtype = leaf.dtype if hasattr(leaf, "dtype") else jnp.result_type(leaf)
-            return jax.ShapeDtypeStruct(jnp.shape(leaf)[self._batch :], dtype)
+            return untyped_jax.ShapeDtypeStruct(jnp.shape(leaf)[self._batch :], dtype)
 
         return jax.tree.map(abstract, tree)
 
@@ -293,18 +294,18 @@ class _Axes:
         self, leaf: _Leaf, leading: tuple[Any, ...]
     ) -> tuple[PartitionSpec, list[str]]:
         """Return the spec of a leaf in axes of the mesh, and what is wrong."""
-        declared = PartitionSpec() if leaf.spec is None else leaf.spec
+        declared = _P() if leaf.spec is None else leaf.spec
         if not isinstance(declared, PartitionSpec):
-            return PartitionSpec(), [ShardingError.not_a_spec(declared)]
+            return _P(), [ShardingError.not_a_spec(declared)]
         if len(declared) + len(leading) > len(leaf.shape):
             text = ShardingError.too_long(
                 _text(declared), len(declared), len(leading), leaf.shape
             )
-            return PartitionSpec(), [text]
+            return _P(), [text]
         entries, problems = self.of(declared)
         entries = (*leading, *entries)
         if problems:
-            return PartitionSpec(), problems
+            return _P(), problems
         seen: list[Any] = []
         for i, (entry, size) in enumerate(zip(entries, leaf.shape, strict=False)):
             if entry is None or entry is PartitionSpec.UNCONSTRAINED:
@@ -319,7 +320,7 @@ class _Axes:
             count = math.prod(self._sizes[axis] for axis in axes)
             if size % count:
                 problems.append(ShardingError.not_divided(i, size, entry, count))
-        return PartitionSpec() if problems else PartitionSpec(*entries), problems
+        return _P() if problems else _P(*entries), problems
 
 
 def _text(spec: Any) -> str:
