@@ -641,7 +641,7 @@ def _state_class(saved: Saved, hints: Iterable[Any]) -> Any:
 
 def _subclasses(root: type) -> list[type]:
     found: dict[type, None] = {}
-    for below in type.__subclasses__(root):
+    for below in root.__subclasses__():
         found[below] = None
         found |= dict.fromkeys(_subclasses(below))
     return [*filter(is_state_class, found)]
