@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -42,6 +43,23 @@ def save(path: "str | os.PathLike[str]", state: Any, *, extra: Any = None) -> No
     >>> float(ps.load(path, Point).x)
     1.5
     """
+    prepare(path, state, extra)()
+
+
+def prepare(
+    path: "str | os.PathLike[str]", state: Any, extra: Any, *, copy: bool = False
+) -> Callable[[], None]:
+    """Return what writes a State to a file.
+
+    Args:
+        path: as for `save`.
+        state: as for `save`.
+        extra: as for `save`.
+        copy: whether arrays are copied now, so that they may be donated meanwhile.
+
+    Raises:
+        SaveError: something that a file cannot hold.
+    """
     target = file.local_path(path, SaveError.address)
     _check_extra(extra, "extra")
     found = describe(state)
@@ -49,11 +67,13 @@ def save(path: "str | os.PathLike[str]", state: Any, *, extra: Any = None) -> No
     if elsewhere:
         raise SaveError.elsewhere(type(state).__name__, elsewhere)
     if jax.process_index() != 0:
-        return
+        return lambda: None
     manifest = found.manifest() if extra is None else found.manifest(extra=extra)
-    arrays = [_outgoing(name, array) for name, array in found.arrays.items()]
+    made = {n: x.copy() if copy else x for n, x in found.arrays.items()}
+    arrays = [_outgoing(name, array) for name, array in made.items()]
     text = json.dumps(manifest, separators=(",", ":"))
-    file.write(target, arrays, {"format": "pt", "purestate": text})
+    texts = {"format": "pt", "purestate": text}
+    return functools.partial(file.write, target, arrays, texts)
 
 
 def to_dict(state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
