@@ -152,7 +152,10 @@ def _fitted(
     if isinstance(like, Packed):
         return pack(_fitted(saved, like.unpack(), allowed, sharding, name))
     fit = Fit(allowed)
-    make = fit.tree(saved, like, Spot(sharding=sharding))
+    try:
+        make = fit.tree(saved, like, Spot(sharding=sharding))
+    except RecursionError:
+        raise LoadError.too_deep(name) from None
     if fit.problems:
         is_class = isinstance(like, type)
         expected = like.__name__ if is_class else root_name(like)
