@@ -173,7 +173,11 @@ def _fitted(
             stacklevel=3,
         )
     fetch(fit.wants)
-    return make()
+    try:
+        return make()
+    except Exception as error:  # of a check
+        error.add_note(f"raised while {name or 'what was saved'} was loaded.")
+        raise
 
 
 def _name_of(part: Any) -> str:
