@@ -23,6 +23,13 @@ from purestate.errors._host import (
     SimulationError,
 )
 from purestate.errors._optax import OptimizerError
+from purestate.errors._saving import (
+    CorruptFileError,
+    LoadError,
+    LoadWarning,
+    PersistError,
+    SaveError,
+)
 from purestate.errors._sharding import ShardingError
 from purestate.errors._state import (
     CheckError,
@@ -64,6 +71,7 @@ __all__ = [
     "CheckError",
     "CombineError",
     "ConsumedStateError",
+    "CorruptFileError",
     "DeclarationError",
     "DerivedFieldError",
     "DraftError",
@@ -79,17 +87,21 @@ __all__ = [
     "JaxInHostError",
     "JitDeclarationError",
     "LawError",
+    "LoadError",
+    "LoadWarning",
     "LostUpdateWarning",
     "NothingToDifferentiateError",
     "NumberError",
     "OptimizerError",
     "PackError",
     "PackedAttributeError",
+    "PersistError",
     "PlaceError",
     "PurestateError",
     "PurestateWarning",
     "ReservedNameError",
     "RetraceWarning",
+    "SaveError",
     "ShardingError",
     "SharedBufferWarning",
     "SimSpecError",
