@@ -143,7 +143,8 @@ def train(steps, model_axis, batch, folder=None, every=10):
         if folder and (stopping or (i + 1) % every == 0):
             save(folder, i + 1, state)
         if stopping:
-            sys.exit("stopped: this machine is wanted for something else")
+            say("stopped: a machine is wanted for something else")
+            break
     return state, bits
 
 
