@@ -124,8 +124,8 @@ def normal(
     if callable(where):
         found: Leaves | Callable[[Any], Any] = where
         return found
-    names = (where,) if isinstance(where, str) else where
-    names = tuple(names) if hasattr(names, "__iter__") else (names,)
+    many = hasattr(where, "__iter__") and not isinstance(where, str)
+    names: tuple[Any, ...] = tuple(where) if many else (where,)
     if not all(isinstance(name, str) for name in names):
         hint = "; positions of arguments go into argnums=" if argument == "wrt" else ""
         raise TypeError(
