@@ -302,9 +302,11 @@ _MAGIC = frozenset("*?[")
 
 def _near(pattern: str, paths: list[tuple[str, ...]]) -> str:
     """Return which path was meant, of a leaf or of what leaves are in."""
+    if paths == [()]:
+        return "it is a leaf itself."
     begin = "**." if pattern.startswith("**.") else ""
     nodes = {
-        begin + ".".join(names[i:end])
+        begin + _pattern(names[i:end])
         for names in paths
         for end in range(1, len(names) + 1)
         for i in range(end if begin else 1)
@@ -312,10 +314,15 @@ def _near(pattern: str, paths: list[tuple[str, ...]]) -> str:
     hint = nearest(pattern, sorted(nodes), "leaves")
     if hint.startswith("did you mean"):
         return hint
-    known = list(map(".".join, paths))
+    known = list(map(_pattern, paths))
     return nearest(
         "", [*known[:_LISTED], "..."] if known[_LISTED:] else known, "leaves"
     )
+
+
+def _pattern(names: tuple[str, ...]) -> str:
+    """Return a path that leads there, with `*` for what a path cannot hold."""
+    return ".".join(re.sub(r"[.*?\[]", "*", name) or "*" for name in names)
 
 
 _LISTED = 12  # of the leaves of a tree, in a text

@@ -5,6 +5,7 @@ part of a State need not be a valid one. What a `where` means is decided here fo
 `grad(wrt=)` as well.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -96,8 +97,9 @@ def _combined(trees: list[Any], path: tuple[Any, ...], root: str) -> Any:
         if other != structure:
             shells = [one.unflatten([0] * one.num_leaves) for one in (structure, other)]
             place = path_text(path, root)
+            inner = len(root_name(shells[0]))
             raise CombineError(
-                f"{place}{str(one).removeprefix(root_name(shells[0]))}"
+                str(dataclasses.replace(one, path=place + one.path[inner:]))
                 for one in diff(*shells)
             )
     if parts and parts[0][0] == ():  # a leaf

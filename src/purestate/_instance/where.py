@@ -63,7 +63,8 @@ def where(flag: ArrayLike, a: _T, b: _T) -> _T:
     if structure != other or not all(
         _agree(x, y) for (_, x), y in zip(found, others, strict=True)
     ):
-        raise WhereError.different(type(a).__name__, _differences(a, b))
+        name = "array" if isinstance(a, jax.Array) else type(a).__name__
+        raise WhereError.different(name, _differences(a, b))
     root, chosen = root_name(a), []
     for (path, x), y in zip(found, others, strict=True):
         if not _is_chosen(x):
@@ -164,12 +165,16 @@ def _differences(a: Any, b: Any) -> str:
 
 def _difference(place: str, x: Any, y: Any) -> str:
     if _is_chosen(x) and _is_chosen(y) and np.shape(x) == np.shape(y):
-        texts = (str(getattr(leaf, "dtype", type(leaf).__name__)) for leaf in (x, y))
-        return str(Difference(place, "dtype", *told_apart(*texts)))
+        return str(Difference(place, "dtype", *map(_type_text, (x, y))))
     found = [one for one in diff(x, y) if one.kind != "weak type"]
     if not found:
         found = [Difference("", "value", *told_apart(short(x), short(y)))]
     return "\n".join(str(dataclasses.replace(one, path=place)) for one in found)
+
+
+def _type_text(number: Any) -> str:
+    dtype = getattr(number, "dtype", None)
+    return f"{type(number).__name__} {number!r}" if dtype is None else str(dtype)
 
 
 def _chosen(flag: Any, shape: tuple[int, ...], x: Any, y: Any) -> Any:
