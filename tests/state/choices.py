@@ -68,7 +68,7 @@ def another(leaf):
 def nets(**options):
     fields = {
         "extra": st.fixed_dictionaries(
-            {"a.b": pst.arrays(**options), "flags": pst.arrays((2,), bool)}
+            {"a.b": pst.arrays((2,), "float32"), "flags": pst.arrays((2,), bool)}
         )
     }
     return pst.states(Net, fields=fields, **options)
