@@ -151,7 +151,7 @@ class Started(ps.State):
 
 
 started = Started(0)
-# An InitVar that only starts fields is not needed; mypy asks for it.
-started.replace(rate=2.0)  # error[3.13: mypy]
+# An InitVar that only starts fields is not needed; two ask for it.
+started.replace(rate=2.0)  # error[3.13: mypy, pyrefly]
 started.at(lambda s: s.rate).set(2.0)
 started.at(lambda s: s.w).set(jnp.ones(2))

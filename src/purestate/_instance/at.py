@@ -41,11 +41,12 @@ class At(Generic[_S, _T]):
         if isinstance(where, Leaves):
             self._places, self._many = _leaf_places(state, where), False
             return
-        if not callable(where):
-            field = where if isinstance(where, str) else "field"
+        given: object = where
+        if not callable(given):
+            field = given if isinstance(given, str) else "field"
             raise PlaceError(
                 f"at() takes a selector, lambda s: s.{field}, or a choice of leaves, "
-                f"ps.leaves({field!r}), and got {short(where)}."
+                f"ps.leaves({field!r}), and got {short(given)}."
             )
         paths, self._many = selected_paths(state, where)
         self._places = [(path, _whole) for path in paths]

@@ -117,8 +117,8 @@ def _takes(like: Any, number: Any) -> bool:
         return False
     if not jnp.issubdtype(like.dtype, jnp.integer):
         return True
-    limits: Any = jnp.iinfo(like.dtype)
-    return bool(limits.min <= number <= limits.max)
+    iinfo: Any = jnp.iinfo  # numpy's does not know int4; jax's is untyped in some
+    return bool(iinfo(like.dtype).min <= number <= iinfo(like.dtype).max)
 
 
 def _width(number: Any) -> int:
