@@ -330,3 +330,17 @@ def test_a_path_to_no_leaf_is_found_inside_of_an_argument():
     ):
         with pytest.raises(PlaceError, match=text):
             Optimizer(net(), steps.with_extras, 0.1, inside, wrt=steps.FLOATS)
+
+
+@pytest.mark.parametrize(
+    ("make", "wrt"),
+    [(optax.adam, "encodr"), (optax.adam, ~ps.floats), (broken, steps.FLOATS)],
+)
+def test_the_notes_of_an_error_say_nothing_of_the_fields_of_the_optimizer(make, wrt):
+    with pytest.raises(
+        (PlaceError, OptimizerError, RuntimeError, ValueError)
+    ) as caught:
+        Optimizer(net(), make, 0.1, wrt=wrt)
+    assert (
+        "raised by Optimizer.__init__; it had set no field." in caught.value.__notes__
+    )
