@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding, SingleDeviceSharding
 
 from purestate._compat import untyped_jax, weakly_typed
 from purestate._saving.file import unaligned
@@ -55,10 +56,12 @@ def _numbers(group: list[Want]) -> Iterable[tuple[Want, Any]]:
 
 
 def _for_stored(want: Want) -> Any:
-    """Return the sharding for the numbers of a leaf, which have more axes for a key."""
-    if want.kind == "key" and not getattr(want.sharding, "is_fully_replicated", False):
-        return None
-    return want.sharding
+    """Return the sharding for the numbers of a leaf: those of a key have one axis more.
+
+    It is the last, of which a NamedSharding of the others says nothing.
+    """
+    is_known = isinstance(want.sharding, NamedSharding | SingleDeviceSharding)
+    return want.sharding if is_known or want.kind != "key" else None
 
 
 def _for_numpy(numbers: Any, dtype: Any) -> np.ndarray[Any, Any]:
@@ -70,27 +73,30 @@ def _for_numpy(numbers: Any, dtype: Any) -> np.ndarray[Any, Any]:
 
 
 def _put(batch: list[tuple[Want, Any]]) -> None:
-    loose = [(w, x) for w, x in batch if w.sharding is None]
-    if loose:
-        made = jax.device_put([_safe(x) for _, x in loose])
-        for (want, _), array in zip(loose, made, strict=True):
-            want.array = _finished(want, array)
-    placed = [(w, x) for w, x in batch if w.sharding is not None]
-    local = [(w, x) for w, x in placed if w.sharding.is_fully_addressable]
-    direct = [(w, x) for w, x in local if w.kind != "key"]
-    if direct:
-        made = jax.device_put(
-            [_safe(x) for _, x in direct], [w.sharding for w, _ in direct]
-        )
-        for (want, _), array in zip(direct, made, strict=True):
-            want.array = _finished(want, array)
-    for want, numbers in placed:
-        if want.kind == "key":
-            key = _finished(want, jax.device_put(_safe(numbers)))
-            want.array = jax.device_put(key, want.sharding)
-        elif not want.sharding.is_fully_addressable:
-            array = _spread(numbers, want.sharding)
-            want.array = _finished(want, array)
+    loose, local = [], []
+    for want, numbers in batch:
+        sharding = _for_stored(want)
+        if sharding is None:
+            loose.append((want, _uncommitted(numbers)))
+        elif sharding.is_fully_addressable:
+            local.append((want, _safe(numbers), sharding))
+        else:
+            want.array = _finished(want, _spread(numbers, sharding))
+    made = jax.device_put([numbers for _, numbers in loose])
+    for (want, _), array in zip(loose, made, strict=True):
+        want.array = _finished(want, array)
+        if want.sharding is not None:
+            want.array = jax.device_put(want.array, want.sharding)
+    made = jax.device_put([x for _, x, _ in local], [place for _, _, place in local])
+    for (want, _, _), array in zip(local, made, strict=True):
+        want.array = _finished(want, array)
+
+
+def _uncommitted(numbers: Any) -> Any:
+    """Return numbers that jax takes to any device: a committed array compiles anew."""
+    if isinstance(numbers, jax.Array) and getattr(numbers, "committed", True):
+        numbers = np.asarray(numbers)
+    return _safe(numbers)
 
 
 def _spread(numbers: Any, sharding: Any) -> Any:
