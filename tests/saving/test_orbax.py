@@ -132,6 +132,7 @@ def test_a_class_may_have_changed(tmp_path):
         again = load(tmp_path / "c", Run)
 
     assert train().net.w.tolist() == again.net.weight.tolist()
+    assert {Model} == {type(m) for m in (again.opt[0].mu, again.opt[0].nu)}
     assert 0.5 == again.lr
 
 

@@ -208,12 +208,22 @@ def write_array(file: Any, array: Outgoing, pool: ThreadPoolExecutor) -> int:
     if data.nbytes < _ON_A_THREAD:
         file.write(data)
         return zlib.crc32(data)
-    checksum = pool.submit(zlib.crc32, data)
+    checksum = _checksum_beside(pool, data)
     try:
         file.write(data)
     finally:
         result = checksum.result()  # nothing may hold the numbers after this
     return result
+
+
+def _checksum_beside(pool: ThreadPoolExecutor, data: Any) -> "Future[int]":
+    """Return a checksum to come, computed on another thread if there may be one."""
+    try:
+        return pool.submit(zlib.crc32, data)
+    except RuntimeError:  # the interpreter is about to end
+        made: Future[int] = Future()
+        made.set_result(zlib.crc32(data))
+        return made
 
 
 def _bytes_of(array: np.ndarray[Any, Any]) -> Any:
@@ -394,7 +404,7 @@ class File:
                 data = self.bytes_at(self._begin + begin, run[-1].end - begin)
                 parts = [(e, data[e.begin - begin : e.end - begin]) for e in run]
                 coming = [
-                    (e, part, pool.submit(zlib.crc32, part) if _is_long(e) else None)
+                    (e, part, _checksum_beside(pool, part) if _is_long(e) else None)
                     for e, part in parts
                 ]
                 yield from self._checked(waiting)
