@@ -94,6 +94,7 @@ class _Walk:
         self.problems: list[str] = []
         self._names: dict[int, tuple[str, Any]] = {}  # by id, which the array keeps
         self._taken = {_TAKEN}
+        self._foreign = 0  # classes of other libraries around the current place
 
     def node(self, value: Any, path: str) -> Any:
         kind = type(value)
@@ -146,6 +147,8 @@ class _Walk:
         except TypeError:
             pass
         parts = registered_parts(value)
+        if parts is None and self._foreign and callable(value):
+            return {"value": encode(value)}  # equinox has functions among its leaves
         if parts is None:
             function = isinstance(value, types.FunctionType | types.BuiltinFunctionType)
             what = (
@@ -155,10 +158,12 @@ class _Walk:
             )
             self._problem(path, f"holds {what}")
             return None
+        self._foreign += 1
         children = [
             [jax.tree_util.keystr(step), self.node(part, _under(path, *names_on(step)))]
             for step, part in parts
         ]
+        self._foreign -= 1
         return {"tree": class_name(type(value)), "children": children}
 
     def _array(self, array: Any, path: str) -> Any:

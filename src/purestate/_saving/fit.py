@@ -182,6 +182,7 @@ class Fit:
                 makes[name] = _always(strong(layout, name, value))
             else:
                 makes[name] = self.tree(value, _AS_SAVED, inner)
+        self._extra(fields, layout, spot)
         return _state_maker(layout, makes)
 
     def _like_state(self, saved: Any, like: Any, spot: Spot) -> _Make:
@@ -207,6 +208,7 @@ class Fit:
                 if _is_new_number(layout, name, value, saved):
                     value = strong(layout, name, value, old)
                 makes[name] = self.tree(value, old, inner)
+        self._extra(fields, layout, spot)
         return _state_maker(layout, makes)
 
     def _fields(
@@ -241,16 +243,20 @@ class Fit:
                     if old in saved.data:
                         saved.data[name] = saved.data[old]
         for name in fields:
-            if name in layout.stored:
-                if not is_older and (name in layout.data) != (name in saved.data):
-                    self._moved(layout, name, spot)
-            elif "drop" not in self.allow:
+            if name not in layout.stored or is_older:
+                continue
+            if (name in layout.data) != (name in saved.data):
+                self._moved(layout, name, spot)
+        return fields, spot
+
+    def _extra(self, fields: Iterable[str], layout: Layout, spot: Spot) -> None:
+        for name in fields:
+            if name not in layout.stored and "drop" not in self.allow:
                 self._problem(
                     spot.below_text(f".{name}"),
                     "in the file only (allow='drop' leaves it out; ps.field(was=...) "
                     "if it was renamed)",
                 )
-        return fields, spot
 
     def _moved(self, layout: Layout, name: str, spot: Spot) -> None:
         kinds = ("a static value", "data")
@@ -374,6 +380,8 @@ class Fit:
 
     def _registered(self, saved: Any, like: Any, spot: Spot) -> _Make:
         cls, parts = type(like), registered_parts(like)
+        if parts is None and callable(like):  # as equinox has among its leaves
+            return self._same_static(saved, like, spot)
         if parts is None:
             return self._problem(
                 spot,
@@ -432,9 +440,8 @@ class Fit:
         kind, dtype = "jax", np.dtype(like.dtype)
         if isinstance(like, np.ndarray):
             kind = "numpy"
-        elif _is_numpy(saved) and isinstance(like, jax.ShapeDtypeStruct):
-            if sharding is None:
-                kind, dtype = "numpy", saved.dtype
+        elif sharding is None and _is_abstract_numpy(saved, like):
+            kind, dtype = "numpy", saved.dtype
         return self._want(saved, kind, dtype, weak, sharding)
 
     def _number(self, saved: Any, like: Any, spot: Spot) -> _Make:
@@ -627,17 +634,17 @@ def _type_problem(saved: Any, like: Any, cast: bool) -> str:
         return f"{first} in the file, {second} expected"
     if tuple(saved.shape) != tuple(like.shape):
         return f"shape {tuple(saved.shape)} in the file, {tuple(like.shape)} expected"
-    if first == second or cast:
+    if first == second or cast or _is_abstract_numpy(saved, like):
         return ""
-    if isinstance(like, jax.ShapeDtypeStruct) and _is_numpy(saved):
-        # What jax.eval_shape returns for an array of numpy has a dtype of jax.
-        if jax.dtypes.canonicalize_dtype(saved.dtype) == like.dtype:
-            return ""
     return f"{first} in the file, {second} expected (allow='cast' converts)"
 
 
-def _is_numpy(saved: Any) -> bool:
-    return isinstance(saved, np.ndarray) or getattr(saved, "kind", "") == "numpy"
+def _is_abstract_numpy(saved: Any, like: Any) -> bool:
+    """Return whether `jax.eval_shape` returned `like` for an array of numpy."""
+    if not isinstance(like, jax.ShapeDtypeStruct):
+        return False
+    is_numpy = isinstance(saved, np.ndarray) or getattr(saved, "kind", "") == "numpy"
+    return is_numpy and bool(jax.dtypes.canonicalize_dtype(saved.dtype) == like.dtype)
 
 
 def _is_abstract_number(saved: Any, like: Any) -> bool:
