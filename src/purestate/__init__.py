@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from purestate._host.function import host_function
     from purestate._host.simulators.host_env import HostEnv
     from purestate._host.simulators.host_sim import HostSim
+    from purestate._inspect.summary import summary
     from purestate._instance.partition import combine, partition
     from purestate._instance.where import where
     from purestate._transforms.donation_report import donation_report
@@ -60,6 +61,7 @@ __all__ = [
     "prefix",
     "stack",
     "static",
+    "summary",
     "surface_errors",
     "unstack",
     "value_and_grad",
@@ -78,6 +80,7 @@ _LATER = {
     "grad": "_transforms.grad",
     "host_function": "_host.function",
     "partition": "_instance.partition",
+    "summary": "_inspect.summary",
     "value_and_grad": "_transforms.grad",
     "vmap": "_transforms.vmap",
     "where": "_instance.where",
