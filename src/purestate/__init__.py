@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from purestate._host.function import host_function
     from purestate._host.simulators.host_env import HostEnv
     from purestate._host.simulators.host_sim import HostSim
+    from purestate._inspect.nonfinite import find_nonfinite
     from purestate._inspect.summary import summary
     from purestate._instance.partition import combine, partition
     from purestate._instance.where import where
@@ -48,6 +49,7 @@ __all__ = [
     "donation_report",
     "errors",
     "field",
+    "find_nonfinite",
     "find_tracers",
     "floats",
     "grad",
@@ -77,6 +79,7 @@ _LATER = {
     "HostSim": "_host.simulators.host_sim",
     "combine": "_instance.partition",
     "donation_report": "_transforms.donation_report",
+    "find_nonfinite": "_inspect.nonfinite",
     "grad": "_transforms.grad",
     "host_function": "_host.function",
     "partition": "_instance.partition",
