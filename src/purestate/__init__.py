@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from purestate._host.simulators.host_sim import HostSim
     from purestate._instance.partition import combine, partition
     from purestate._instance.where import where
+    from purestate._saving.load import from_dict, load
+    from purestate._saving.save import save, to_dict
+    from purestate._saving.saved import Saved
     from purestate._transforms.donation_report import donation_report
     from purestate._transforms.grad import grad, value_and_grad
     from purestate._transforms.vmap import vmap
@@ -41,6 +44,7 @@ __all__ = [
     "Array",
     "HostEnv",
     "HostSim",
+    "Saved",
     "State",
     "combine",
     "diff",
@@ -49,18 +53,22 @@ __all__ = [
     "field",
     "find_tracers",
     "floats",
+    "from_dict",
     "grad",
     "host_function",
     "jit",
     "leaves",
+    "load",
     "original_error",
     "pack",
     "partition",
     "pformat",
     "prefix",
+    "save",
     "stack",
     "static",
     "surface_errors",
+    "to_dict",
     "unstack",
     "value_and_grad",
     "vmap",
@@ -73,11 +81,16 @@ __version__ = "0.1.0"
 _LATER = {
     "HostEnv": "_host.simulators.host_env",
     "HostSim": "_host.simulators.host_sim",
+    "Saved": "_saving.saved",
     "combine": "_instance.partition",
     "donation_report": "_transforms.donation_report",
+    "from_dict": "_saving.load",
     "grad": "_transforms.grad",
     "host_function": "_host.function",
+    "load": "_saving.load",
     "partition": "_instance.partition",
+    "save": "_saving.save",
+    "to_dict": "_saving.save",
     "value_and_grad": "_transforms.grad",
     "vmap": "_transforms.vmap",
     "where": "_instance.where",
