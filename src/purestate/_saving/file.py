@@ -150,17 +150,22 @@ def temporary_path(path: str) -> str:
     return os.path.join(folder, f".{name}.tmp-{platform.node()}-{unique}")
 
 
-def sweep(path: str) -> None:
-    """Remove what processes of this machine left that died while writing `path`."""
+def sweep(path: str, names: str | None = None) -> None:
+    """Remove what processes of this machine left that died while writing a file.
+
+    Args:
+        path: of the file.
+        names: a pattern, for all files of the folder with such names.
+    """
     folder, name = os.path.split(path)
-    own = re.compile(
-        re.escape(f".{name}.tmp-{platform.node()}-") + r"(\d+)-[0-9a-f]{8}"
-    )
+    host = re.escape(platform.node())
+    names = names or re.escape(name)
+    own = re.compile(rf"\.{names}\.tmp-{host}-(?P<process>\d+)-[0-9a-f]{{8}}")
     with contextlib.suppress(OSError):
         for found in os.listdir(folder or "."):
             match = own.fullmatch(found)
             stray = os.path.join(folder, found)
-            if match and stray not in _writing and not _is_alive(int(match[1])):
+            if match and stray not in _writing and not _is_alive(int(match["process"])):
                 remove_temporary(stray)
 
 

@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -42,6 +43,23 @@ def save(path: "str | os.PathLike[str]", state: Any, *, extra: Any = None) -> No
     >>> float(ps.load(path, Point).x)
     1.5
     """
+    prepare(path, state, extra)()
+
+
+def prepare(
+    path: str | os.PathLike[str], state: Any, extra: Any, *, copy: bool = False
+) -> Callable[[], None]:
+    """Return a function that writes a State to a file, which may be called later.
+
+    Args:
+        path: of the file; one that exists is replaced.
+        state: as for `save`.
+        extra: as for `save`.
+        copy: copy the arrays, so that they may be donated before they are written.
+
+    Raises:
+        SaveError: as `save` raises it.
+    """
     target = file.local_path(path, SaveError.address)
     _check_extra(extra, "extra")
     found = describe(state)
@@ -49,11 +67,22 @@ def save(path: "str | os.PathLike[str]", state: Any, *, extra: Any = None) -> No
     if elsewhere:
         raise SaveError.elsewhere(type(state).__name__, elsewhere)
     if jax.process_index() != 0:
-        return
+        return lambda: None
+    if copy:
+        found.arrays = _copies(found.arrays)
     manifest = found.manifest() if extra is None else found.manifest(extra=extra)
     arrays = [_outgoing(name, array) for name, array in found.arrays.items()]
     text = json.dumps(manifest, separators=(",", ":"))
-    file.write(target, arrays, {"format": "pt", "purestate": text})
+    texts = {"format": "pt", "purestate": text}
+    return functools.partial(file.write, target, arrays, texts)
+
+
+def _copies(arrays: dict[str, Any]) -> dict[str, Any]:
+    """Return copies, each where its array is; those of jax are not waited for."""
+    ours = {name: x for name, x in arrays.items() if not isinstance(x, np.ndarray)}
+    places = {name: x.sharding for name, x in ours.items()}
+    copied: dict[str, Any] = jax.device_put(ours, places, may_alias=False)
+    return copied | {name: x.copy() for name, x in arrays.items() if name not in ours}
 
 
 def to_dict(state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
