@@ -332,7 +332,7 @@ def _finish(
     write()
     # What was left when the program was killed has the name of a step that may never
     # be saved again.
-    sweep(os.path.join(directory, ""), _NAME.pattern)
+    sweep(os.fspath(directory), _NAME.pattern)
     # Files of later steps are not newer: `resume` went back because they are damaged.
     older = [found for found in _steps_in(directory) if found <= step]
     for found in older[:-keep] if keep is not None else ():

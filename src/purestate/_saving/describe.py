@@ -121,7 +121,7 @@ class _Walk:
         return {
             "state": short_name(cls),
             "module": cls.__module__,
-            "version": getattr(layout, "version", 0),
+            "version": layout.version,
             "static": static,
             "data": data,
         }

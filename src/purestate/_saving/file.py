@@ -93,7 +93,8 @@ def write(path: str, arrays: Iterable[Outgoing], metadata: Mapping[str, str]) ->
     # Largest items first: every array begins at a multiple of its item size.
     ordered = sorted(arrays, key=lambda array: -int(array.dtype.itemsize))
     header = header_of(ordered, metadata)
-    sweep(path)
+    folder, name = os.path.split(path)
+    sweep(folder, re.escape(name))
     temporary = temporary_path(path)
     _writing.add(temporary)
     try:
@@ -150,22 +151,21 @@ def temporary_path(path: str) -> str:
     return os.path.join(folder, f".{name}.tmp-{platform.node()}-{unique}")
 
 
-def sweep(path: str, names: str | None = None) -> None:
-    """Remove what processes of this machine left that died while writing a file.
+def sweep(folder: str, pattern: str) -> None:
+    """Remove what processes of this machine left that died while they wrote.
 
     Args:
-        path: of the file.
-        names: a pattern, for all files of the folder with such names.
+        folder: where the files are.
+        pattern: regular expression of the names that they were to get.
     """
-    folder, name = os.path.split(path)
     host = re.escape(platform.node())
-    names = names or re.escape(name)
-    own = re.compile(rf"\.{names}\.tmp-{host}-(?P<process>\d+)-[0-9a-f]{{8}}")
+    own = re.compile(rf"\.(?:{pattern})\.tmp-{host}-(?P<process>\d+)-[0-9a-f]{{8}}")
     with contextlib.suppress(OSError):
         for found in os.listdir(folder or "."):
-            match = own.fullmatch(found)
-            stray = os.path.join(folder, found)
-            if match and stray not in _writing and not _is_alive(int(match["process"])):
+            match, stray = own.fullmatch(found), os.path.join(folder, found)
+            if match is None or stray in _writing:
+                continue
+            if not _is_alive(int(match["process"])):
                 remove_temporary(stray)
 
 

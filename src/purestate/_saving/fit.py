@@ -30,7 +30,7 @@ from purestate._saving.values import (
     value_text,
 )
 from purestate._schema.annotations import evaluated
-from purestate._schema.fields import MISSING
+from purestate._schema.fields import MISSING, old_names
 from purestate._schema.layout import Layout, layout_of
 from purestate._schema.leaves import is_array, is_key
 from purestate._schema.marks import held_by, is_state, is_state_class
@@ -176,7 +176,7 @@ class Fit:
 
     def _is_of(self, saved: Any, layout: Layout, path: str) -> bool:
         cls = layout.cls
-        names = {short_name(cls), *getattr(layout, "was", ())}
+        names = {short_name(cls), *layout.was}
         if not isinstance(saved, Saved) or saved.kind != "state":
             self._differ(path, saved, f"a {cls.__name__}")
             return False
@@ -191,7 +191,7 @@ class Fit:
     def _migrated(self, saved: Saved, layout: Layout, path: str) -> dict[str, Any]:
         """Return the fields of a State as its class has them now."""
         cls: Any = layout.cls
-        version = getattr(layout, "version", 0)
+        version = layout.version
         given: Any = saved
         if saved.version > version:
             self.problems.append(
@@ -211,7 +211,7 @@ class Fit:
                 raise LoadError.migrated(cls.__name__, given)
         fields = dict(given)
         for name in layout.names:
-            for old in layout.specs[name].metadata.get("was", ()):
+            for old in old_names(layout.specs[name]):
                 if name not in fields and old in fields:
                     fields[name] = fields.pop(old)
         return fields
@@ -629,7 +629,7 @@ def _state_class(saved: Saved, hints: Iterable[Any]) -> Any:
     """Return the State class of a name: of the annotation, else one that exists."""
     for cls in hints:
         if is_state_class(cls):
-            names = {short_name(cls), *getattr(layout_of(cls), "was", ())}
+            names = {short_name(cls), *layout_of(cls).was}
             if saved.name in names:
                 return cls
     every = _subclasses(State)
@@ -639,9 +639,8 @@ def _state_class(saved: Saved, hints: Iterable[Any]) -> Any:
     return known[-1] if known else None
 
 
-def _subclasses(root: type) -> list[type]:
-    found: dict[type, None] = {}
+def _subclasses(root: Any) -> list[Any]:
+    found: dict[Any, None] = {}
     for below in root.__subclasses__():
-        found[below] = None
-        found |= dict.fromkeys(_subclasses(below))
+        found |= dict.fromkeys([below, *_subclasses(below)])
     return [*filter(is_state_class, found)]

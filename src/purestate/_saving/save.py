@@ -47,18 +47,18 @@ def save(path: "str | os.PathLike[str]", state: Any, *, extra: Any = None) -> No
 
 
 def prepare(
-    path: str | os.PathLike[str], state: Any, extra: Any, *, copy: bool = False
+    path: "str | os.PathLike[str]", state: Any, extra: Any, *, copy: bool = False
 ) -> Callable[[], None]:
-    """Return a function that writes a State to a file, which may be called later.
+    """Return what writes a State to a file.
 
     Args:
-        path: of the file; one that exists is replaced.
+        path: as for `save`.
         state: as for `save`.
         extra: as for `save`.
-        copy: copy the arrays, so that they may be donated before they are written.
+        copy: whether arrays are copied now, so that they may be donated meanwhile.
 
     Raises:
-        SaveError: as `save` raises it.
+        SaveError: something that a file cannot hold.
     """
     target = file.local_path(path, SaveError.address)
     _check_extra(extra, "extra")
@@ -68,10 +68,9 @@ def prepare(
         raise SaveError.elsewhere(type(state).__name__, elsewhere)
     if jax.process_index() != 0:
         return lambda: None
-    if copy:
-        found.arrays = _copies(found.arrays)
     manifest = found.manifest() if extra is None else found.manifest(extra=extra)
-    arrays = [_outgoing(name, array) for name, array in found.arrays.items()]
+    made = _copies(found.arrays) if copy else found.arrays
+    arrays = [_outgoing(name, array) for name, array in made.items()]
     text = json.dumps(manifest, separators=(",", ":"))
     texts = {"format": "pt", "purestate": text}
     return functools.partial(file.write, target, arrays, texts)
