@@ -95,6 +95,18 @@ def test_the_class_or_an_abstract_state_is_enough_where_there_is_a_file(tmp_path
     assert (make(), 3) == saves.resume(jax.eval_shape(make))
 
 
+def test_a_state_may_be_a_container_or_packed(tmp_path):
+    states = {"list": [make(), 3], "dict": {"a": make()}, "pack": ps.pack(make())}
+    for name, state in states.items():
+        saves = ps.Checkpoints(tmp_path / name)
+        saves.save(1, state, extra=name)
+
+        found, _ = saves.resume(state)
+
+        assert not ps.diff(state, found, values=True)
+        assert name == saves.extra
+
+
 @pytest.mark.parametrize("like", [Train, jax.eval_shape(make)])
 def test_nothing_starts_with_a_class_or_an_abstract_state(tmp_path, like):
     text = f"{tmp_path} holds no checkpoint: give resume the state to start with."

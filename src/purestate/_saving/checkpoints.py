@@ -17,7 +17,7 @@ import time
 import types
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import jax
@@ -110,7 +110,7 @@ class Checkpoints:
         self._handlers: list[dict[int, Any]] = []
         self._asked = 0  # the signal that asked to stop
         self._interrupted = False
-        self._process = os.getpid()
+        self._process = 0  # that of the block
         self._saved(0)
         # Without a `with` block and another call nobody would see the error.
         weakref.finalize(self, _report, self._failed)
@@ -128,14 +128,14 @@ class Checkpoints:
 
     @overload
     def resume(
-        self, like: type[_T], *, allow: Any = (), sharding: Any = None
+        self, like: type[_T], *, allow: str | Iterable[str] = (), sharding: Any = None
     ) -> tuple[_T, int]: ...
     @overload
     def resume(
-        self, like: _T, *, allow: Any = (), sharding: Any = None
+        self, like: _T, *, allow: str | Iterable[str] = (), sharding: Any = None
     ) -> tuple[_T, int]: ...
     def resume(
-        self, like: Any, *, allow: Any = (), sharding: Any = None
+        self, like: Any, *, allow: str | Iterable[str] = (), sharding: Any = None
     ) -> tuple[Any, int]:
         """Return the state of the newest whole file, and its step.
 
@@ -218,17 +218,17 @@ class Checkpoints:
         if step < 0:
             raise ValueError(f"step={step}: a checkpoint has a step from 0 up.")
         path, found = self.path(step), extra() if callable(extra) else extra
+        write = prepare(path, state, found, copy=self._background)
         self.directory.mkdir(parents=True, exist_ok=True)
+        work = (write, self.directory, step, self._keep)
         if self._background:
-            write = prepare(path, state, found, copy=True)
             # Nothing on the thread refers to `self`, whose end reports lost errors.
-            work = (write, self.directory, step, self._keep, self._failed)
             self._thread = threading.Thread(
-                target=_attempt, args=work, name="ps.Checkpoints"
+                target=_attempt, args=(self._failed, *work), name="ps.Checkpoints"
             )
             self._thread.start()
         else:
-            _finish(prepare(path, state, found), self.directory, step, self._keep)
+            _finish(*work)
         self._saved(step)
         if self._asked:
             self.wait()
@@ -257,6 +257,7 @@ class Checkpoints:
 
     def __enter__(self) -> "Self":
         taken = {}
+        self._process = os.getpid()
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 before = signal.getsignal(number)
@@ -339,10 +340,9 @@ def _finish(
         _path(directory, found).unlink(missing_ok=True)
 
 
-def _attempt(*work: Any) -> None:
-    *rest, failed = work
+def _attempt(failed: list[BaseException], *work: Any) -> None:
     try:
-        _finish(*rest)
+        _finish(*work)
     except BaseException as error:  # noqa: BLE001  # another call raises it
         failed.append(error)
 
