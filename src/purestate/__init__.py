@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from purestate._inspect.summary import summary
     from purestate._instance.partition import combine, partition
     from purestate._instance.where import where
+    from purestate._saving.checkpoints import Checkpoints
     from purestate._saving.load import from_dict, load
     from purestate._saving.save import save, to_dict
     from purestate._saving.saved import Saved
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Array",
+    "Checkpoints",
     "HostEnv",
     "HostSim",
     "Saved",
@@ -85,6 +87,7 @@ __version__ = "0.1.0"
 # Imported when they are first asked for: a fifth of the files, which programs without
 # host functions do not need.
 _LATER = {
+    "Checkpoints": "_saving.checkpoints",
     "HostEnv": "_host.simulators.host_env",
     "HostSim": "_host.simulators.host_sim",
     "Saved": "_saving.saved",
