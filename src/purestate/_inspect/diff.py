@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from purestate._compat import is_tracer
-from purestate._inspect.key_paths import path_text
+from purestate._inspect.key_paths import children
 from purestate._inspect.repr import pformat
 from purestate._schema.layout import layout_of
 from purestate._schema.leaves import is_key
@@ -95,7 +95,7 @@ def _walk(a: Any, b: Any, path: str, values: bool) -> Iterator[Difference]:
             if typed(old) != typed(new):
                 texts = _told_apart(old, new)
                 yield Difference(f"{path}.{name}", "static value", *texts)
-    (first, was), (second, now) = _children(a), _children(b)
+    (first, was), (second, now) = children(a), children(b)
     if first.keys() != second.keys():
         yield Difference(path, "structure", _listed(first), _listed(second))
         return
@@ -176,14 +176,6 @@ def _numbers(a: Any, b: Any, path: str) -> Iterator[Difference]:
     count = int(different.sum())
     what = "value" if count == 1 else f"{count} of {x.size} values, the largest"
     yield Difference(where, what, str(x[index]), str(y[index]))
-
-
-def _children(tree: Any) -> tuple[dict[str, Any], Any]:
-    """Return the parts one level down by their step, and the level's structure."""
-    parts, structure = jax.tree_util.tree_flatten_with_path(
-        tree, is_leaf=lambda x: x is not tree
-    )
-    return {path_text(path, " ")[1:]: part for path, part in parts}, structure
 
 
 def _is_leaf(tree: Any) -> bool:
