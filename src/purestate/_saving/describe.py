@@ -17,7 +17,12 @@ from jax.sharding import NamedSharding
 from purestate._compat import is_tracer, untyped_jax
 from purestate._inspect.key_paths import names_on
 from purestate._pack.packed import Packed
-from purestate._saving.values import encode, encode_number, is_number_dtype
+from purestate._saving.values import (
+    dtype_name,
+    encode,
+    encode_number,
+    is_number_dtype,
+)
 from purestate._schema.layout import layout_of
 from purestate._schema.leaves import is_key
 from purestate._schema.marks import is_state
@@ -179,7 +184,7 @@ class _Walk:
         elif not is_number_dtype(dtype):
             return self._problem(path, f"has dtype {dtype}")
         else:
-            node["dtype"] = dtype.name
+            node["dtype"] = dtype_name(dtype)
             if kind == "jax" and array.weak_type:
                 node["weak"] = True
         if kind == "jax" and (spec := _spec(array.sharding)):

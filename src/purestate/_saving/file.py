@@ -9,6 +9,7 @@ and of each array. The steps of a write are functions, called by their names her
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -57,8 +58,13 @@ _SIZES |= {"U64": 8, "I64": 8, "F64": 8}
 
 def stored_as(dtype: Any, shape: Sequence[int]) -> tuple[str, list[int]]:
     """Return the code of a dtype in a file, and the shape that goes with it."""
-    code = _CODES.get(dtype.name)
+    code = _code(dtype)
     return (code, [*shape]) if code else ("U8", [*shape, dtype.itemsize])
+
+
+@functools.cache
+def _code(dtype: Any) -> str | None:
+    return _CODES.get(dtype.name)
 
 
 # --- writing --------------------------------------------------------------------------

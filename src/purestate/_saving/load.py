@@ -233,9 +233,12 @@ class _Arrays:
     def read(
         self, leaves: list[Leaf], shardings: list[Any]
     ) -> Iterator[tuple[Leaf, Any]]:
+        # An engine that is told no sharding takes that of the time of saving, whose
+        # devices may not be there.
+        here = untyped_jax.sharding.SingleDeviceSharding(untyped_jax.local_devices()[0])
         wanted = {
             leaf.name: untyped_jax.ShapeDtypeStruct(
-                leaf.stored.shape, leaf.stored.dtype, sharding=sharding
+                leaf.stored.shape, leaf.stored.dtype, sharding=sharding or here
             )
             for leaf, sharding in zip(leaves, shardings, strict=True)
             if leaf.size

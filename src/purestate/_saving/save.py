@@ -12,6 +12,7 @@ import numpy as np
 
 from purestate._saving import file
 from purestate._saving.describe import describe, stored_type
+from purestate._saving.values import dtype_name
 from purestate._schema.leaves import is_key
 from purestate.errors import SaveError
 
@@ -69,11 +70,19 @@ def prepare(
     if jax.process_index() != 0:
         return lambda: None
     manifest = found.manifest() if extra is None else found.manifest(extra=extra)
-    made = {n: x.copy() if copy else x for n, x in found.arrays.items()}
+    made = _copies(found.arrays) if copy else found.arrays
     arrays = [_outgoing(name, array) for name, array in made.items()]
     text = json.dumps(manifest, separators=(",", ":"))
     texts = {"format": "pt", "purestate": text}
     return functools.partial(file.write, target, arrays, texts)
+
+
+def _copies(arrays: dict[str, Any]) -> dict[str, Any]:
+    """Return copies, each where its array is; those of jax are not waited for."""
+    ours = {name: x for name, x in arrays.items() if not isinstance(x, np.ndarray)}
+    places = {name: x.sharding for name, x in ours.items()}
+    copied: dict[str, Any] = jax.device_put(ours, places, may_alias=False)
+    return copied | {name: x.copy() for name, x in arrays.items() if name not in ours}
 
 
 def to_dict(state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -158,6 +167,6 @@ def _on_host(array: Any) -> np.ndarray[Any, Any]:
     # A jax array keeps what numpy had to copy from it, for as long as it lives: only a
     # view of memory of the CPU is not kept.
     (device,) = array.devices()
-    if device.platform == "cpu" and array.dtype.name not in _NARROW:
+    if device.platform == "cpu" and dtype_name(array.dtype) not in _NARROW:
         return np.asarray(array)
     return np.asarray(jnp.copy(array))
