@@ -12,6 +12,7 @@ import re
 import signal
 import struct
 import sys
+from xml.etree import ElementTree
 
 import jax
 import numpy as np
@@ -337,6 +338,16 @@ def test_runs_of_the_transformer_share_one_program(charlm, written):
     _, train, _ = written
 
     assert not ps.diff(train, charlm.Train(jax.random.key(1), 60))
+
+
+def test_the_page_shows_the_table_of_the_transformer(charlm):
+    page = (DOCS / "looking.md").read_text()
+    picture = ElementTree.parse(DOCS / "summary.svg").getroot()
+    found = ps.summary(charlm.Train(jax.random.key(0), 1300))
+
+    assert ps.summary(charlm.Train(jax.random.key(0), 1300), 1)._repr_html_() in page
+    drawn = "".join(picture.itertext()).replace("\xa0", " ")
+    assert all(line.rstrip() in drawn for line in str(found).split("\n"))
 
 
 def test_held_out_modules_are_not_read(charlm):

@@ -17,7 +17,12 @@ from jax.sharding import NamedSharding
 from purestate._compat import is_tracer, untyped_jax
 from purestate._inspect.key_paths import names_on
 from purestate._pack.packed import Packed
-from purestate._saving.values import encode, encode_number, is_number_dtype
+from purestate._saving.values import (
+    dtype_name,
+    encode,
+    encode_number,
+    is_number_dtype,
+)
 from purestate._schema.layout import layout_of
 from purestate._schema.leaves import is_key
 from purestate._schema.marks import is_state
@@ -89,6 +94,7 @@ class _Walk:
         self.problems: list[str] = []
         self._names: dict[int, tuple[str, Any]] = {}  # by id, which the array keeps
         self._taken = {_TAKEN}
+        self._foreign = 0  # classes of other libraries around the current place
 
     def node(self, value: Any, path: str) -> Any:
         kind = type(value)
@@ -141,6 +147,8 @@ class _Walk:
         except TypeError:
             pass
         parts = registered_parts(value)
+        if parts is None and self._foreign and callable(value):
+            return {"value": encode(value)}  # equinox has functions among its leaves
         if parts is None:
             function = isinstance(value, types.FunctionType | types.BuiltinFunctionType)
             what = (
@@ -150,10 +158,12 @@ class _Walk:
             )
             self._problem(path, f"holds {what}")
             return None
+        self._foreign += 1
         children = [
             [jax.tree_util.keystr(step), self.node(part, _under(path, *names_on(step)))]
             for step, part in parts
         ]
+        self._foreign -= 1
         return {"tree": class_name(type(value)), "children": children}
 
     def _array(self, array: Any, path: str) -> Any:
@@ -174,7 +184,7 @@ class _Walk:
         elif not is_number_dtype(dtype):
             return self._problem(path, f"has dtype {dtype}")
         else:
-            node["dtype"] = dtype.name
+            node["dtype"] = dtype_name(dtype)
             if kind == "jax" and array.weak_type:
                 node["weak"] = True
         if kind == "jax" and (spec := _spec(array.sharding)):

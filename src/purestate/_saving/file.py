@@ -9,6 +9,7 @@ and of each array. The steps of a write are functions, called by their names her
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -57,8 +58,13 @@ _SIZES |= {"U64": 8, "I64": 8, "F64": 8}
 
 def stored_as(dtype: Any, shape: Sequence[int]) -> tuple[str, list[int]]:
     """Return the code of a dtype in a file, and the shape that goes with it."""
-    code = _CODES.get(dtype.name)
+    code = _code(dtype)
     return (code, [*shape]) if code else ("U8", [*shape, dtype.itemsize])
+
+
+@functools.cache
+def _code(dtype: Any) -> str | None:
+    return _CODES.get(dtype.name)
 
 
 # --- writing --------------------------------------------------------------------------
@@ -202,12 +208,22 @@ def write_array(file: Any, array: Outgoing, pool: ThreadPoolExecutor) -> int:
     if data.nbytes < _ON_A_THREAD:
         file.write(data)
         return zlib.crc32(data)
-    checksum = pool.submit(zlib.crc32, data)
+    checksum = _checksum_beside(pool, data)
     try:
         file.write(data)
     finally:
         result = checksum.result()  # nothing may hold the numbers after this
     return result
+
+
+def _checksum_beside(pool: ThreadPoolExecutor, data: Any) -> "Future[int]":
+    """Return a checksum to come, computed on another thread if there may be one."""
+    try:
+        return pool.submit(zlib.crc32, data)
+    except RuntimeError:  # the interpreter is about to end
+        made: Future[int] = Future()
+        made.set_result(zlib.crc32(data))
+        return made
 
 
 def _bytes_of(array: np.ndarray[Any, Any]) -> Any:
@@ -388,7 +404,7 @@ class File:
                 data = self.bytes_at(self._begin + begin, run[-1].end - begin)
                 parts = [(e, data[e.begin - begin : e.end - begin]) for e in run]
                 coming = [
-                    (e, part, pool.submit(zlib.crc32, part) if _is_long(e) else None)
+                    (e, part, _checksum_beside(pool, part) if _is_long(e) else None)
                     for e, part in parts
                 ]
                 yield from self._checked(waiting)

@@ -1,11 +1,12 @@
 """What was saved against what is expected: how to make it, or all that differs.
 
-Nothing is read here. Where the two fit, the result is a function that makes the tree,
-once the arrays that it wants are there. Where they do not, each difference is a line
-with its way out.
+No array is read here. Where the two fit, the result is a function that makes the tree
+once the wanted arrays are there. Where they do not, each difference is a line with its
+way out.
 """
 
 import dataclasses
+import functools
 import typing
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
@@ -14,10 +15,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from purestate._compat import untyped_jax
 from purestate._instance.checks import run_checks
 from purestate._instance.numbers import is_number, strong
-from purestate._instance.seal import default_of
-from purestate._saving.describe import class_name, registered_parts, short_name
+from purestate._instance.seal import converted, default_of
+from purestate._saving.classes import annotated_classes, is_named, state_class
+from purestate._saving.describe import class_name, registered_parts
+from purestate._saving.place import Want, part_of, wrong_sharding
 from purestate._saving.saved import Leaf, Saved, as_it_was
 from purestate._saving.values import (
     Recorded,
@@ -29,38 +33,61 @@ from purestate._saving.values import (
     is_namedtuple,
     value_text,
 )
-from purestate._schema.annotations import evaluated
 from purestate._schema.fields import MISSING, old_names
 from purestate._schema.layout import Layout, layout_of
 from purestate._schema.leaves import is_array, is_key
-from purestate._schema.marks import held_by, is_state, is_state_class
-from purestate._state.state import State
+from purestate._schema.marks import is_state, is_state_class
 from purestate.errors import LoadError
 
 ALLOW = ("cast", "drop", "keep", "static")
-_ANYTHING: Any = object()  # expected where a class says no more than "as saved"
-Make = Callable[[], Any]
+_AS_SAVED: Any = object()  # what is expected where a class does not say it
+_Make = Callable[[], Any]
 
 
-@dataclasses.dataclass(eq=False)
-class Want:
-    """An array that is wanted.
+def _no_classes() -> tuple[type, ...]:
+    return ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Spot:
+    """A place in the tree.
 
     Attributes:
-        source: the leaf, or a number or array that a migration put in its place.
-        kind: "jax", "numpy", "key".
-        dtype: that it shall have; None for a key.
-        weak: whether its type shall be weak.
-        sharding: where it shall lie; None for the default device, uncommitted.
-        array: it, as soon as it is there.
+        path: its path, for messages.
+        sharding: of what is there: a sharding, a tree of them, None.
+        classes: returns the classes that the annotation above it mentions.
     """
 
-    source: Any
-    kind: str
-    dtype: Any
-    weak: bool
-    sharding: Any
-    array: Any = None
+    path: str = ""
+    sharding: Any = None
+    classes: Callable[[], tuple[type, ...]] = _no_classes
+
+    def below(self, step: Any, text: str) -> "Spot":
+        """Return the spot one step down: at a field, a key or an index."""
+        sharding = part_of(self.sharding, step, self.path)
+        return Spot(self.path + text, sharding, self.classes)
+
+    def below_text(self, text: str) -> "Spot":
+        """Return the spot one step down, of which only the path counts."""
+        return Spot(self.path + text)
+
+    def field(self, layout: Layout, name: str) -> "Spot":
+        """Return the spot of a field."""
+        classes = functools.partial(annotated_classes, layout, name)
+        sharding = None
+        if name not in layout.static_names:
+            sharding = part_of(self.sharding, name, self.path)
+        return Spot(f"{self.path}.{name}", sharding, classes)
+
+    def array_sharding(self) -> Any:
+        """Return the sharding of an array that is here.
+
+        Raises:
+            TypeError: what was given for it is not a sharding.
+        """
+        if self.sharding is None or isinstance(self.sharding, jax.sharding.Sharding):
+            return self.sharding
+        raise wrong_sharding(self.sharding, self.path)
 
 
 class Fit:
@@ -68,9 +95,9 @@ class Fit:
 
     Attributes:
         wants: the arrays to be read.
-        problems: the differences.
-        defaults: fields that the file does not have, which get their defaults.
-        needs_instance: whether a problem is one that an instance as like solves.
+        problems: the differences, a line each.
+        defaults: the fields that the file lacks, and that get their defaults.
+        needs_instance: whether an instance as like would solve one of the problems.
     """
 
     def __init__(self, allow: Iterable[str]) -> None:
@@ -80,491 +107,475 @@ class Fit:
         self.defaults: list[str] = []
         self.needs_instance = False
         self._known: dict[Any, Want] = {}
+        self._classes: dict[str, type] = {}  # by the name in the file
 
-    def tree(self, saved: Any, like: Any, place: Any, path: str, hints: Any) -> Make:
-        """Return what makes a part of the tree, when the wanted arrays are there.
+    def tree(self, saved: Any, like: Any, spot: Spot) -> _Make:
+        """Return what makes a part of the tree, once the wanted arrays are there.
 
         Args:
             saved: the part as it was saved.
-            like: what is expected: a class, an instance, a container; or `_ANYTHING`.
-            place: the sharding of its arrays, or a tree of shardings.
-            path: of the part, for messages.
-            hints: classes that the annotation above it names.
+            like: what is expected: a State class, an instance, a container of these.
+            spot: where the part is.
+
+        Raises:
+            LoadError: `__migrate__` returned something that is not a dict.
+            TypeError: `sharding=` has no sharding for a part.
         """
         saved = as_it_was(saved)
         like = typing.get_origin(like) or like
-        if like is _ANYTHING:
-            return self._as_saved(saved, place, path, hints)
+        if like is _AS_SAVED:
+            return self._as_saved(saved, spot)
         if isinstance(like, type) and is_state_class(like):
-            return self._class(saved, like, place, path)
+            return self._of_class(saved, like, spot)
         if is_state(like):
-            return self._instance(saved, like, place, path)
-        if like is None:
-            if saved is not None:
-                self._differ(path, saved, "None")
-            return lambda: None
+            return self._like_state(saved, like, spot)
         kind = type(like)
-        if kind is dict or kind is OrderedDict:
-            return self._dict(saved, like, place, path)
-        if kind is list or kind is tuple:
-            return self._row(saved, like, place, path)
-        if isinstance(like, tuple) and hasattr(kind, "_fields"):
-            return self._namedtuple(saved, like, place, path)
+        if like is None:
+            return self._same_kind(saved, None, spot) or _always(None)
+        if kind in (dict, OrderedDict):
+            return self._same_kind(saved, like, spot) or self._dict(saved, like, spot)
+        if kind in (list, tuple):
+            return self._same_kind(saved, like, spot) or self._row(saved, like, spot)
+        if is_namedtuple(kind):
+            return self._namedtuple(saved, like, spot)
         if is_array(like) or isinstance(like, jax.ShapeDtypeStruct):
-            return self._array(saved, like, place, path)
+            return self._array(saved, like, spot)
         try:
             encode_number(like)
         except TypeError:
-            return self._registered(saved, like, place, path)
-        return self._number(saved, like, path)
+            return self._registered(saved, like, spot)
+        return self._number(saved, like, spot)
+
+    def _problem(self, spot: Spot, text: str) -> _Make:
+        self.problems.append(f"{spot.path or 'the tree'}: {text}")
+        return _always(None)
+
+    def _differ(self, spot: Spot, saved: Any, expected: str) -> _Make:
+        return self._problem(
+            spot, f"{_kind_text(saved)} in the file, {expected} expected"
+        )
+
+    def _same_kind(self, saved: Any, like: Any, spot: Spot) -> _Make | None:
+        if type(saved) is type(like):
+            return None
+        return self._differ(spot, saved, _kind_text(like))
 
     # --- States -----------------------------------------------------------------------
 
-    def _class(self, saved: Any, cls: type, place: Any, path: str) -> Make:
-        layout = _layout(cls)
-        if not path:
-            path = cls.__name__
-        if not self._is_of(saved, layout, path):
-            return _nothing
-        fields = self._migrated(saved, layout, path)
-        values = {}
+    def _of_class(self, saved: Any, cls: Any, spot: Spot) -> _Make:
+        layout = layout_of(cls)
+        if layout.bare:
+            cls._ps_awaken()
+        fields, spot = self._fields(saved, layout, spot)
+        if fields is None:
+            return _always(None)
+        makes = {}
         for name in layout.names:
-            below, hints = f"{path}.{name}", _classes(layout, name)
+            inner = spot.field(layout, name)
             if name not in fields:
-                values[name] = self._default(layout, name, below, [*fields])
-            elif name in layout.static_names:
-                values[name] = self._static(layout, name, fields[name], below, hints)
-            elif _becomes_array(layout, saved, name, fields[name]):
-                values[name] = _always(strong(layout, name, fields[name]))
+                makes[name] = self._default(layout, name, inner, fields)
+                continue
+            value = fields[name]
+            if name in layout.static_names:
+                makes[name] = self._static(layout, name, value, inner)
+            elif _is_new_number(layout, name, value, saved):
+                makes[name] = _always(strong(layout, name, value))
             else:
-                inner = _below(place, name, path)
-                values[name] = self.tree(fields[name], _ANYTHING, inner, below, hints)
-        self._extra(fields, layout, path)
-        return _maker(layout, values)
+                makes[name] = self.tree(value, _AS_SAVED, inner)
+        self._extra(fields, layout, spot)
+        return _state_maker(layout, makes)
 
-    def _instance(self, saved: Any, like: Any, place: Any, path: str) -> Make:
+    def _like_state(self, saved: Any, like: Any, spot: Spot) -> _Make:
         layout = layout_of(type(like))
-        if not path:
-            path = layout.cls.__name__
-        if not self._is_of(saved, layout, path):
-            return _nothing
-        fields = self._migrated(saved, layout, path)
+        if is_state(saved):  # a migration made it
+            return self._given(saved, like, spot)
         row, aux = layout.flatten(like)
-        expected = dict(zip(layout.static, aux.values, strict=True))
-        data = dict(zip(layout.data, row, strict=True))
-        values = {}
+        fields, spot = self._fields(saved, layout, spot)
+        if fields is None:
+            return _always(None)
+        expected = dict(zip(layout.data, row, strict=True))
+        expected |= zip(layout.static, aux.values, strict=True)
+        makes = {}
         for name in layout.names:
-            below = f"{path}.{name}"
-            old = data[name] if name in data else expected[name]
+            inner, old = spot.field(layout, name), expected[name]
             if name not in fields:
-                values[name] = self._missing_field(layout, name, old, place, below)
-            elif name in expected:
-                values[name] = _always(old)
-                self._same_static(fields[name], old, below)
-            elif (
-                _becomes_array(layout, saved, name, fields[name])
-                and "cast" not in self.allow
-            ):
-                number = strong(layout, name, fields[name])
-                inner = _below(place, name, path)
-                values[name] = self.tree(number, old, inner, below, ())
+                makes[name] = self._missing_field(layout, name, old, inner)
+                continue
+            value = fields[name]
+            if name in layout.static_names:
+                makes[name] = self._same_static(value, old, inner)
             else:
-                inner = _below(place, name, path)
-                values[name] = self.tree(fields[name], old, inner, below, ())
-        self._extra(fields, layout, path)
-        return _maker(layout, values)
+                if _is_new_number(layout, name, value, saved):
+                    value = strong(layout, name, value, old)
+                makes[name] = self.tree(value, old, inner)
+        self._extra(fields, layout, spot)
+        return _state_maker(layout, makes)
 
-    def _is_of(self, saved: Any, layout: Layout, path: str) -> bool:
-        cls = layout.cls
-        names = {short_name(cls), *layout.was}
-        if not isinstance(saved, Saved) or saved.kind != "state":
-            self._differ(path, saved, f"a {cls.__name__}")
-            return False
-        if saved.name not in names and saved.name.rpartition(".")[2] not in names:
-            self.problems.append(
-                f"{path}: a {saved.name} in the file, a {cls.__name__} expected (if it "
-                f"was renamed: class {cls.__name__}(ps.State, was={saved.name!r}))"
-            )
-            return False
-        return True
-
-    def _migrated(self, saved: Saved, layout: Layout, path: str) -> dict[str, Any]:
-        """Return the fields of a State as its class has them now."""
+    def _fields(
+        self, saved: Any, layout: Layout, spot: Spot
+    ) -> tuple[dict[str, Any] | None, Spot]:
+        """Return the fields of a State as its class has them now, and where it is."""
         cls: Any = layout.cls
-        version = layout.version
-        given: Any = saved
-        if saved.version > version:
-            self.problems.append(
-                f"{path}: version {saved.version} of {cls.__name__} in the file, and "
-                f"the class is version {version} (update the code)"
+        if not spot.path:
+            spot = dataclasses.replace(spot, path=cls.__name__)
+        if not isinstance(saved, Saved) or saved.kind != "state":
+            self._differ(spot, saved, f"a {cls.__name__}")
+            return None, spot
+        if not is_named(cls, saved.name):
+            self._problem(
+                spot,
+                f"a {saved.name} in the file, a {cls.__name__} expected (if it was "
+                f"renamed: class {cls.__name__}(ps.State, was={saved.name!r}))",
             )
-        elif saved.version < version and hasattr(cls, "__migrate__"):
-            try:
-                given = cls.__migrate__(saved, saved.version)
-            except Exception as error:
-                error.add_note(
-                    f"raised by {cls.__name__}.__migrate__ for {saved.name} saved as "
-                    f"version {saved.version}."
-                )
-                raise
-            if not isinstance(given, dict):
-                raise LoadError.migrated(cls.__name__, given)
-        fields = dict(given)
+            return None, spot
+        if saved.version > layout.version:
+            self._problem(
+                spot,
+                f"version {saved.version} of {cls.__name__} in the file, and the class "
+                f"is version {layout.version} (update the code)",
+            )
+        is_older = saved.version < layout.version and hasattr(cls, "__migrate__")
+        fields = _migrated(saved, cls) if is_older else dict(saved)
         for name in layout.names:
             for old in old_names(layout.specs[name]):
                 if name not in fields and old in fields:
                     fields[name] = fields.pop(old)
-        return fields
+                    if old in saved.data:
+                        saved.data[name] = saved.data[old]
+        for name in fields:
+            if name not in layout.stored or is_older:
+                continue
+            if (name in layout.data) != (name in saved.data):
+                self._moved(layout, name, spot)
+        return fields, spot
 
-    def _extra(self, fields: Mapping[str, Any], layout: Layout, path: str) -> None:
+    def _extra(self, fields: Iterable[str], layout: Layout, spot: Spot) -> None:
         for name in fields:
             if name not in layout.stored and "drop" not in self.allow:
-                self.problems.append(
-                    f"{path}.{name}: in the file only (allow='drop' leaves it out; "
-                    f"ps.field(was=...) if it was renamed)"
+                self._problem(
+                    spot.below_text(f".{name}"),
+                    "in the file only (allow='drop' leaves it out; ps.field(was=...) "
+                    "if it was renamed)",
                 )
 
-    def _default(self, layout: Layout, name: str, path: str, there: list[str]) -> Make:
-        value = default_of(layout.specs[name])
+    def _moved(self, layout: Layout, name: str, spot: Spot) -> None:
+        kinds = ("a static value", "data")
+        was, now = kinds if name in layout.data else kinds[::-1]
+        self._problem(
+            spot.below_text(f".{name}"),
+            f"{was} in the file, {now} expected (version= and __migrate__ tell how it "
+            f"moved)",
+        )
+
+    def _default(
+        self, layout: Layout, name: str, spot: Spot, there: Iterable[str]
+    ) -> _Make:
+        spec = layout.specs[name]
+        value = default_of(spec)
         if value is MISSING:
             old = [repr(other) for other in there if other not in layout.stored]
             kind = "static" if name in layout.static_names else "field"
-            hint = f", or ps.{kind}(was=...) if {' or '.join(old)} is its old name"
-            self.problems.append(
-                f"{path}: not in the file, and it has no default (a default"
-                f"{',' if old else ' or'} __migrate__{hint if old else ''})"
+            ways = "a default, __migrate__, or" if old else "a default or __migrate__"
+            if old:
+                ways += f" ps.{kind}(was=...) if {' or '.join(old)} is its old name"
+            return self._problem(
+                spot, f"not in the file, and it has no default ({ways})"
             )
-            return _nothing
-        self.defaults.append(path)
+        self.defaults.append(spot.path)
         if name in layout.converters:
-            value = layout.converters[name](value)
+            value = converted(layout, name, value)
         if name in layout.arrays and is_number(value):
             value = strong(layout, name, value)
-        return _always(value)
+        if name in layout.static_names or spot.sharding is None:
+            return _always(value)
+        return self.tree(value, _AS_SAVED, spot)
 
-    def _missing_field(
-        self, layout: Layout, name: str, old: Any, place: Any, path: str
-    ) -> Make:
+    def _missing_field(self, layout: Layout, name: str, old: Any, spot: Spot) -> _Make:
         if "keep" not in self.allow and default_of(layout.specs[name]) is not MISSING:
-            value = self._default(layout, name, path, [])()
+            value = self._default(layout, name, Spot(spot.path), ())()
             if name in layout.static_names:
                 if agree(encode(value), encode(old)):
                     return _always(old)
-            else:
-                trial = Fit(())
-                make = trial.tree(value, old, _below(place, name, path), path, ())
-                if not trial.problems:
-                    self.wants += trial.wants
-                    return make
+            elif _is_alike(value, old):
+                return self._given(value, old, spot)
             self.defaults.pop()
-        return self._missing(old, path)
+        return self._missing(old, spot)
 
-    def _missing(self, old: Any, path: str) -> Make:
+    def _missing(self, old: Any, spot: Spot) -> _Make:
         abstract = any(
-            isinstance(x, jax.ShapeDtypeStruct) for x in jax.tree.leaves(old)
+            isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(old)
         )
-        if "keep" in self.allow and not abstract:
-            return _always(old)
-        what = "an instance with arrays" if abstract else "what like has"
-        how = "takes it from" if abstract else "keeps"
-        self.problems.append(f"{path}: not in the file (allow='keep' {how} {what})")
-        return _nothing
+        if "keep" not in self.allow:
+            return self._problem(
+                spot, "not in the file (allow='keep' keeps what like has)"
+            )
+        if abstract:
+            return self._problem(
+                spot, "not in the file, and like has no numbers (give an instance)"
+            )
+        return _always(old)
+
+    def _given(self, value: Any, like: Any, spot: Spot) -> _Make:
+        """Return what makes a value that does not come from the file."""
+        if not _is_alike(value, like):
+            return self._problem(spot, "what was made has another structure than like")
+        if spot.sharding is not None:
+            where = jax.tree.map(lambda _: spot.array_sharding(), like)
+        else:
+            where = jax.tree.map(_sharding_of, like)
+        return lambda: jax.tree.map(_placed, value, where, is_leaf=_is_none)
 
     # --- static values ----------------------------------------------------------------
 
-    def _static(
-        self, layout: Layout, name: str, value: Any, path: str, hints: Iterable[type]
-    ) -> Make:
+    def _static(self, layout: Layout, name: str, value: Any, spot: Spot) -> _Make:
         if not isinstance(value, Recorded):
             return _always(value)
         default = default_of(layout.specs[name])
         if default is not MISSING and agree(encode(default), value.encoded):
             return _always(default)
-        made = decode(value.encoded, hints)
-        if isinstance(made, Recorded):
-            self.needs_instance = True
-            self.problems.append(
-                f"{path}: the file names {made!r}, which it cannot hold (give an "
-                f"instance as like, or a default in the class)"
-            )
-        return _always(made)
+        made = decode(value.encoded, spot.classes())
+        return self._cannot_hold(made, spot) or _always(made)
 
-    def _same_static(self, value: Any, old: Any, path: str) -> None:
+    def _cannot_hold(self, value: Any, spot: Spot) -> _Make | None:
+        if not isinstance(value, Recorded):
+            return None
+        self.needs_instance = True
+        return self._problem(
+            spot,
+            f"the file names {value!r}, which it cannot hold (give an instance as "
+            f"like, or a default in the class)",
+        )
+
+    def _same_static(self, value: Any, old: Any, spot: Spot) -> _Make:
         known = value.encoded if isinstance(value, Recorded) else encode(value)
-        if not agree(known, encode(old)) and "static" not in self.allow:
-            self.problems.append(
-                f"{path}: static value {value_text(value)} in the file, "
-                f"{value_text(old)} expected (allow='static' takes the one expected)"
+        if "static" not in self.allow and not agree(known, encode(old)):
+            self._problem(
+                spot,
+                f"static value {value_text(value)} in the file, {value_text(old)} "
+                f"expected (allow='static' takes the one expected)",
             )
+        return _always(old)
 
     # --- containers -------------------------------------------------------------------
 
-    def _dict(self, saved: Any, like: Any, place: Any, path: str) -> Make:
-        if type(saved) is not type(like):
-            self._differ(path, saved, _kind_text(like))
-            return _nothing
-        makes = self._items(saved, like, place, path, "[{!r}]")
-        kind = type(like)
+    def _dict(self, saved: Any, like: Any, spot: Spot) -> _Make:
+        found = {_known_key(key, like): part for key, part in saved.items()}
+        makes, kind = self._items(found, like, spot, "[{!r}]"), type(like)
         return lambda: kind((key, make()) for key, make in makes.items())
 
-    def _row(self, saved: Any, like: Any, place: Any, path: str) -> Make:
-        if type(saved) is not type(like):
-            self._differ(path, saved, _kind_text(like))
-            return _nothing
+    def _row(self, saved: Any, like: Any, spot: Spot) -> _Make:
         old, new = dict(enumerate(like)), dict(enumerate(saved))
-        makes = self._items(new, old, place, path, "[{!r}]")
-        kind = type(like)
+        makes, kind = self._items(new, old, spot, "[{!r}]"), type(like)
         return lambda: kind(make() for make in makes.values())
 
-    def _namedtuple(self, saved: Any, like: Any, place: Any, path: str) -> Make:
+    def _namedtuple(self, saved: Any, like: Any, spot: Spot) -> _Make:
         cls: Any = type(like)
-        name = class_name(cls)
-        if not _is_kind(saved, "namedtuple", name):
-            self._differ(path, saved, f"a {name}")
-            return _nothing
+        if is_namedtuple(type(saved)):  # of a migration
+            saved = _as_saved_tuple(saved)
+        if not _is_kind(saved, "namedtuple", cls):
+            return self._differ(spot, saved, f"a {class_name(cls)}")
         old = dict(zip(cls._fields, like, strict=True))
-        makes = self._items(saved, old, place, path, ".{}")
-        return lambda: tuple.__new__(cls, (make() for make in makes.values()))
+        makes = self._items(saved, old, spot, ".{}")
+        return lambda: tuple.__new__(cls, [make() for make in makes.values()])
 
-    def _registered(self, saved: Any, like: Any, place: Any, path: str) -> Make:
-        name, parts = class_name(type(like)), registered_parts(like)
+    def _registered(self, saved: Any, like: Any, spot: Spot) -> _Make:
+        cls, parts = type(like), registered_parts(like)
+        if parts is None and callable(like):  # as equinox has among its leaves
+            return self._same_static(saved, like, spot)
         if parts is None:
-            self.problems.append(
-                f"{path or 'like'}: an object of type {type(like).__name__} expected, "
-                f"which no file holds (give a State class, an instance or a container)"
+            return self._problem(
+                spot,
+                f"an object of type {cls.__name__} expected, which no file holds "
+                f"(declare it with ps.static())",
             )
-            return _nothing
-        if not _is_kind(saved, "tree", name):
-            self._differ(path, saved, f"a {name}")
-            return _nothing
+        if not _is_kind(saved, "tree", cls):
+            return self._differ(spot, saved, f"a {class_name(cls)}")
         old = {jax.tree_util.keystr(step): part for step, part in parts}
-        makes = self._items(saved, old, place, path, "{}")
+        makes = self._items(saved, old, spot, "{}")
         structure: Any = jax.tree.structure(like, is_leaf=lambda x: x is not like)
         return lambda: structure.unflatten([make() for make in makes.values()])
 
-    def _items(
-        self, saved: Any, like: Any, place: Any, path: str, step: str
-    ) -> dict[Any, Make]:
+    def _items(self, saved: Any, like: Any, spot: Spot, step: str) -> dict[Any, _Make]:
         makes = {}
         for key, old in like.items():
-            below = path + step.format(key)
+            inner = spot.below(key, step.format(key))
             if key in saved:
-                inner = _below(place, key, path)
-                makes[key] = self.tree(saved[key], old, inner, below, ())
+                makes[key] = self.tree(saved[key], old, inner)
             else:
-                makes[key] = self._missing(old, below)
+                makes[key] = self._missing(old, inner)
         for key in saved:
             if key not in like and "drop" not in self.allow:
-                self.problems.append(
-                    f"{path}{step.format(key)}: in the file only (allow='drop' leaves "
-                    f"it out)"
+                self._problem(
+                    spot.below_text(step.format(key)),
+                    "in the file only (allow='drop' leaves it out)",
                 )
         return makes
 
     # --- leaves -----------------------------------------------------------------------
 
-    def _array(self, saved: Any, like: Any, place: Any, path: str) -> Make:
-        kind = "numpy" if isinstance(like, np.ndarray) else "jax"
-        if is_array(saved):  # of a migration, or the default of a new field
-            saved = _Given(saved)
-        if not isinstance(saved, Leaf | _Given):
-            if like.shape == () and is_number(saved) and not is_key(like):
-                if "cast" in self.allow:
-                    saved = _Given(np.asarray(saved))
-                else:
-                    kinds = type(saved).__name__, like.dtype
-                    self.problems.append(
-                        f"{path}: {kinds[0]} in the file, an array of {kinds[1]} "
-                        f"expected (allow='cast' converts)"
+    def _array(self, saved: Any, like: Any, spot: Spot) -> _Make:
+        cast = "cast" in self.allow
+        if is_number(saved) and not isinstance(saved, Leaf):
+            if _is_abstract_number(saved, like):
+                return _always(saved)
+            if like.shape == () and not is_key(like):
+                if not cast:
+                    return self._problem(
+                        spot,
+                        f"{type(saved).__name__} in the file, an array of {like.dtype} "
+                        f"expected (allow='cast' converts)",
                     )
-                    return _nothing
-            else:
-                self._differ(path, saved, f"an array of {like.dtype}")
-                return _nothing
-        problem = _type_problem(saved, like, "cast" in self.allow)
+                saved = np.asarray(saved)
+        if not isinstance(saved, Leaf) and not is_array(saved):
+            return self._differ(spot, saved, _kind_text(like))
+        problem = _type_problem(saved, like, cast)
         if problem:
-            self.problems.append(f"{path}: {problem}")
-            return _nothing
-        sharding = place if place is not None else _sharding(like)
-        weak = bool(getattr(like, "weak_type", False))
+            return self._problem(spot, problem)
+        sharding = spot.array_sharding()
+        if sharding is None:
+            sharding = _sharding_of(like)
         if is_key(like):
             return self._want(saved, "key", None, False, sharding)
-        return self._want(saved, kind, np.dtype(like.dtype), weak, sharding)
+        weak = bool(getattr(like, "weak_type", False))
+        kind, dtype = "jax", np.dtype(like.dtype)
+        if isinstance(like, np.ndarray):
+            kind = "numpy"
+        elif sharding is None and _is_abstract_numpy(saved, like):
+            kind, dtype = "numpy", saved.dtype
+        return self._want(saved, kind, dtype, weak, sharding)
 
-    def _number(self, saved: Any, like: Any, path: str) -> Make:
+    def _number(self, saved: Any, like: Any, spot: Spot) -> _Make:
         if type(saved) is type(like):
             return _always(saved)
+        if not (is_number(saved) and is_number(like)):
+            return self._differ(spot, saved, _kind_text(like))
+        if "cast" in self.allow:
+            return _always(type(like)(saved))
         names = type(saved).__name__, type(like).__name__
-        if is_number(saved) and is_number(like):
-            if "cast" in self.allow:
-                return _always(type(like)(saved))
-            self.problems.append(
-                f"{path}: {names[0]} in the file, {names[1]} expected (allow='cast' "
-                f"converts)"
-            )
-        else:
-            self._differ(path, saved, f"a {names[1]}")
-        return _nothing
+        return self._problem(
+            spot, f"{names[0]} in the file, {names[1]} expected (allow='cast' converts)"
+        )
 
     def _want(
         self, saved: Any, kind: str, dtype: Any, weak: bool, sharding: Any
-    ) -> Make:
-        origin = saved.value if isinstance(saved, _Given) else saved.source
-        name = "" if isinstance(saved, _Given) else saved.name
-        key = (id(origin), name, kind, dtype, weak, sharding)
+    ) -> _Make:
+        origin = (saved.source, saved.name) if isinstance(saved, Leaf) else (saved, "")
+        key = (id(origin[0]), origin[1], kind, dtype, weak, sharding)
         want = self._known.get(key)
         if want is None:
-            source = saved.value if isinstance(saved, _Given) else saved
-            want = self._known[key] = Want(source, kind, dtype, weak, sharding)
+            want = self._known[key] = Want(saved, kind, dtype, weak, sharding)
             self.wants.append(want)
         made = want
         return lambda: made.array
 
     # --- as saved ---------------------------------------------------------------------
 
-    def _as_saved(self, saved: Any, place: Any, path: str, hints: Any) -> Make:
-        if isinstance(saved, Leaf):
-            dtype = None if saved.kind == "key" else saved.dtype
-            if saved.kind == "jax":
-                held = jax.dtypes.canonicalize_dtype(dtype)
-                if held != dtype and "cast" not in self.allow:
-                    self.problems.append(
-                        f"{path}: {dtype} in the file, which jax holds only with "
-                        f"jax_enable_x64 (allow='cast' converts to {held})"
-                    )
-                dtype = held
-            return self._want(saved, saved.kind, dtype, saved.weak, place)
+    def _as_saved(self, saved: Any, spot: Spot) -> _Make:
+        if isinstance(saved, Leaf) or is_array(saved):
+            return self._array_as_saved(saved, spot)
         if isinstance(saved, Saved):
-            return self._saved_class(saved, place, path, hints)
+            return self._saved_class(saved, spot)
+        if is_namedtuple(type(saved)):  # of a migration
+            cls: Any = type(saved)
+            spot = dataclasses.replace(spot, classes=lambda: (cls,))
+            return self._saved_class(_as_saved_tuple(saved), spot)
         if isinstance(saved, dict):
-            makes = {
-                key: self.tree(
-                    part, _ANYTHING, _below(place, key, path), f"{path}[{key!r}]", hints
-                )
-                for key, part in saved.items()
-            }
+            for key in saved:
+                self._cannot_hold(key, spot)
+            makes = self._parts_as_saved(saved, spot, "[{!r}]")
             kind = type(saved)
             return lambda: kind((key, make()) for key, make in makes.items())
         if type(saved) in (list, tuple):
-            row = [
-                self.tree(
-                    part, _ANYTHING, _below(place, i, path), f"{path}[{i}]", hints
+            row = self._parts_as_saved(dict(enumerate(saved)), spot, "[{!r}]")
+            return lambda: type(saved)(make() for make in row.values())
+        return self._cannot_hold(saved, spot) or _always(saved)
+
+    def _parts_as_saved(
+        self, parts: Mapping[Any, Any], spot: Spot, step: str
+    ) -> dict[Any, _Make]:
+        return {
+            key: self.tree(part, _AS_SAVED, spot.below(key, step.format(key)))
+            for key, part in parts.items()
+        }
+
+    def _array_as_saved(self, saved: Any, spot: Spot) -> _Make:
+        sharding = spot.array_sharding()
+        if not isinstance(saved, Leaf):
+            return _always(_placed(saved, sharding))
+        if saved.kind == "key":
+            return self._want(saved, "key", None, False, sharding)
+        dtype = saved.dtype
+        if saved.kind == "jax":
+            dtype = jax.dtypes.canonicalize_dtype(dtype)
+            if dtype != saved.dtype and "cast" not in self.allow:
+                return self._problem(
+                    spot,
+                    f"{saved.dtype} in the file, which jax has only with "
+                    f"jax_enable_x64 (allow='cast' converts to {dtype})",
                 )
-                for i, part in enumerate(saved)
-            ]
-            return lambda: type(saved)(make() for make in row)
-        return _always(saved)
+        return self._want(saved, saved.kind, dtype, saved.weak, sharding)
 
-    def _saved_class(self, saved: Saved, place: Any, path: str, hints: Any) -> Make:
+    def _saved_class(self, saved: Saved, spot: Spot) -> _Make:
+        classes = spot.classes()
         if saved.kind == "state":
-            cls = _state_class(saved, hints)
+            # A part without an annotation, as moments of an optimizer are, is of the
+            # class that its name stood for elsewhere in the file.
+            met = [self._classes[key] for key in [saved.name] if key in self._classes]
+            cls = state_class(saved.name, saved.module, (*classes, *met))
             if cls is not None:
-                return self._class(saved, cls, place, path)
+                self._classes.setdefault(saved.name, cls)
+                return self._of_class(saved, cls, spot)
+            named = [c for c in classes if is_state_class(c)]
+            if len(named) == 1:
+                return self._of_class(saved, named[0], spot)
             self.needs_instance = True
-            self.problems.append(
-                f"{path}: the file holds a {saved.name}, and there is no such State "
-                f"class here (import {saved.module}, or give an instance as like)"
+            return self._problem(
+                spot,
+                f"the file holds a {saved.name}, and no such State class exists here "
+                f"(import {saved.module}, or give an instance as like)",
             )
-            return _nothing
         if saved.kind == "namedtuple":
-            cls = find_class(saved.name, hints)
+            cls = find_class(saved.name, classes)
             if is_namedtuple(cls) and cls._fields == tuple(saved):
-                makes = [
-                    self.tree(
-                        part,
-                        _ANYTHING,
-                        _below(place, name, path),
-                        f"{path}.{name}",
-                        hints,
-                    )
-                    for name, part in saved.items()
-                ]
-                return lambda: tuple.__new__(cls, (make() for make in makes))
+                makes = self._parts_as_saved(saved, spot, ".{}")
+                return lambda: tuple.__new__(cls, [make() for make in makes.values()])
         self.needs_instance = True
-        self.problems.append(
-            f"{path}: the file holds a {saved.name}, which only an instance can "
-            f"rebuild (give an instance as like)"
-        )
-        return _nothing
-
-    def _differ(self, path: str, saved: Any, expected: str) -> None:
-        self.problems.append(
-            f"{path or 'the tree'}: {_kind_text(saved)} in the file, {expected} "
-            f"expected"
+        return self._problem(
+            spot,
+            f"the file holds a {saved.name}, which only an instance can rebuild (give "
+            f"an instance as like)",
         )
 
 
-class _Given:
-    """An array that did not come from the file."""
+def _migrated(saved: Saved, cls: Any) -> dict[str, Any]:
+    """Return what `__migrate__` makes of the fields of an older class.
 
-    def __init__(self, value: Any) -> None:
-        self.value = value
-        self.shape, self.dtype = value.shape, value.dtype
-        self.kind = "key" if is_key(value) else "jax"
-        self.impl = str(jax.random.key_impl(value)) if self.kind == "key" else None
-
-
-def _type_problem(saved: Any, like: Any, cast: bool) -> str:
-    if is_key(like) or saved.kind == "key":
-        names = [_dtype_text(saved), _dtype_text(like)]
-        if names[0] != names[1]:
-            return f"{names[0]} in the file, {names[1]} expected"
-    if tuple(saved.shape) != tuple(like.shape):
-        return f"shape {tuple(saved.shape)} in the file, {tuple(like.shape)} expected"
-    if saved.dtype != like.dtype and not cast and not is_key(like):
-        return (
-            f"{saved.dtype} in the file, {like.dtype} expected (allow='cast' converts)"
-        )
-    return ""
-
-
-def _dtype_text(value: Any) -> str:
-    return (
-        f"a {value.dtype}" if str(value.dtype).startswith("key<") else str(value.dtype)
-    )
-
-
-def _sharding(like: Any) -> Any:
-    """Return where an array lies, if it was put there on purpose."""
-    if isinstance(like, np.ndarray):
-        return None
-    if isinstance(like, jax.ShapeDtypeStruct):
-        return like.sharding
-    return like.sharding if like.committed else None
-
-
-def _below(place: Any, step: Any, path: str) -> Any:
-    """Return the shardings for a part: of a tree of them, or the one for all."""
-    if place is None or isinstance(place, jax.sharding.Sharding):
-        return place
+    Raises:
+        LoadError: it returned something else than a dict.
+    """
     try:
-        if is_state(place):
-            return held_by(place)[step]
-        if isinstance(place, dict | list) or type(place) is tuple:
-            return place[step]
-        if isinstance(place, tuple):
-            return getattr(place, step)
-        parts = registered_parts(place)
-        if parts is not None:
-            return {jax.tree_util.keystr(key): part for key, part in parts}[step]
-    except (KeyError, IndexError, AttributeError):
-        pass
-    raise TypeError(
-        f"sharding= has no part for {step!r} of {path or 'the tree'}: give a sharding, "
-        f"a tree of them of the same structure, or ps.prefix(...)."
-    )
+        fields = cls.__migrate__(saved, saved.version)
+    except Exception as error:
+        error.add_note(
+            f"raised by {cls.__name__}.__migrate__ for {saved.name} saved as version "
+            f"{saved.version}."
+        )
+        raise
+    if not isinstance(fields, dict):
+        raise LoadError.migrated(cls.__name__, fields)
+    return dict(fields)
 
 
-def _becomes_array(layout: Layout, saved: Any, name: str, value: Any) -> bool:
-    """Return whether a number is put into an array field that was not there before."""
+def _is_new_number(layout: Layout, name: str, value: Any, saved: Saved) -> bool:
+    """Return whether an array field got a number that it did not have when saved."""
     if name not in layout.arrays or not is_number(value):
         return False
-    return not (name in saved.data and saved.data[name] is value)
+    return saved.data.get(name, MISSING) is not value
 
 
-def _maker(layout: Layout, makes: Mapping[str, Make]) -> Make:
+def _state_maker(layout: Layout, makes: Mapping[str, _Make]) -> _Make:
     def make() -> Any:
-        values = {name: made() for name, made in makes.items()}
+        values = {name: make() for name, make in makes.items()}
         aux = layout.intern(values)
         state = layout.unflatten(aux, [values[name] for name in layout.data])
         run_checks(state, layout)
@@ -573,74 +584,98 @@ def _maker(layout: Layout, makes: Mapping[str, Make]) -> Make:
     return make
 
 
-def _always(value: Any) -> Make:
+def _always(value: Any) -> _Make:
     return lambda: value
 
 
-def _nothing() -> None:
-    return None
+def _is_none(value: Any) -> bool:
+    return value is None
 
 
-def _layout(cls: Any) -> Layout:
-    layout = layout_of(cls)
-    if layout.bare:
-        cls._ps_awaken()
-    return layout
+def _as_saved_tuple(value: Any) -> Saved:
+    fields = dict(zip(type(value)._fields, value, strict=True))
+    return Saved(fields, "namedtuple", class_name(type(value)))
 
 
-def _is_kind(saved: Any, kind: str, name: str) -> bool:
+def _is_kind(saved: Any, kind: str, cls: type) -> bool:
+    """Return whether it was saved of a class of this name, of whichever module."""
     if not isinstance(saved, Saved) or saved.kind != kind:
         return False
-    return saved.name.rpartition(":")[2] == name.rpartition(":")[2]
+    return saved.name.rpartition(":")[2] == cls.__qualname__
+
+
+def _known_key(key: Any, like: Mapping[Any, Any]) -> Any:
+    """Return a key of a dict, which a file may know by name only."""
+    if not isinstance(key, Recorded):
+        return key
+    return next((k for k in like if agree(encode(k), key.encoded)), key)
+
+
+def _is_alike(value: Any, like: Any) -> bool:
+    """Return whether two trees have one structure, and leaves of the same types."""
+    first, second = untyped_jax.tree.flatten(value), untyped_jax.tree.flatten(like)
+    pairs = zip(first[0], second[0], strict=False)
+    return first[1] == second[1] and all(
+        _leaf_type(a) == _leaf_type(b) for a, b in pairs
+    )
+
+
+def _leaf_type(leaf: Any) -> Any:
+    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+        return tuple(leaf.shape), leaf.dtype
+    return type(leaf)
+
+
+def _type_problem(saved: Any, like: Any, cast: bool) -> str:
+    """Return how the type of an array differs from the one expected, or nothing."""
+    first, second = _dtype_text(saved), _dtype_text(like)
+    keys = [text.startswith("a key") for text in (first, second)]
+    if any(keys) and first != second:
+        return f"{first} in the file, {second} expected"
+    if tuple(saved.shape) != tuple(like.shape):
+        return f"shape {tuple(saved.shape)} in the file, {tuple(like.shape)} expected"
+    if first == second or cast or _is_abstract_numpy(saved, like):
+        return ""
+    return f"{first} in the file, {second} expected (allow='cast' converts)"
+
+
+def _is_abstract_numpy(saved: Any, like: Any) -> bool:
+    """Return whether `jax.eval_shape` returned `like` for an array of numpy."""
+    if not isinstance(like, jax.ShapeDtypeStruct):
+        return False
+    is_numpy = isinstance(saved, np.ndarray) or getattr(saved, "kind", "") == "numpy"
+    return is_numpy and bool(jax.dtypes.canonicalize_dtype(saved.dtype) == like.dtype)
+
+
+def _is_abstract_number(saved: Any, like: Any) -> bool:
+    """Return whether `jax.eval_shape` returned `like` for a number of this type."""
+    if not isinstance(like, jax.ShapeDtypeStruct) or like.shape != () or is_key(like):
+        return False
+    return bool(like.weak_type) and like.dtype == untyped_jax.numpy.result_type(saved)
+
+
+def _dtype_text(value: Any) -> str:
+    name = str(value.dtype) if is_key(value) else np.dtype(value.dtype).name
+    return f"a {name}" if name.startswith("key") else name
+
+
+def _sharding_of(like: Any) -> Any:
+    """Return where an array lies, if it was put there on purpose."""
+    if isinstance(like, jax.ShapeDtypeStruct):
+        return like.sharding
+    is_placed = isinstance(like, jax.Array) and getattr(like, "committed", False)
+    return like.sharding if is_placed else None
+
+
+def _placed(value: Any, sharding: Any) -> Any:
+    return value if sharding is None else untyped_jax.device_put(value, sharding)
 
 
 def _kind_text(saved: Any) -> str:
     if saved is None:
         return "None"
-    if isinstance(saved, Leaf):
-        return f"an array of {saved.dtype}"
     if isinstance(saved, Saved):
         return f"a {saved.name or saved.kind}"
+    if hasattr(saved, "dtype") and hasattr(saved, "shape"):
+        return f"an array of {_dtype_text(saved).removeprefix('a ')}"
     return f"a {type(saved).__name__}"
-
-
-def _classes(layout: Layout, name: str) -> list[type]:
-    """Return the classes that the annotation of a field mentions, at any depth."""
-    for base in layout.cls.__mro__:
-        if is_state_class(base) and name in layout_of(base).stored:
-            owner = base
-    annotation = layout.specs[name].type
-    if isinstance(annotation, str):
-        annotation = evaluated(owner, annotation)
-    found: list[type] = []
-    _collect(annotation, found)
-    return found
-
-
-def _collect(annotation: Any, found: list[type]) -> None:
-    for part in typing.get_args(annotation):
-        _collect(part, found)
-    origin = typing.get_origin(annotation) or annotation
-    if isinstance(origin, type):
-        found.append(origin)
-
-
-def _state_class(saved: Saved, hints: Iterable[Any]) -> Any:
-    """Return the State class of a name: of the annotation, else one that exists."""
-    for cls in hints:
-        if is_state_class(cls):
-            names = {short_name(cls), *layout_of(cls).was}
-            if saved.name in names:
-                return cls
-    every = _subclasses(State)
-    found = [c for c in every if short_name(c) == saved.name]
-    same = [c for c in found if c.__module__ == saved.module]
-    known = same or found
-    return known[-1] if known else None
-
-
-def _subclasses(root: Any) -> list[Any]:
-    found: dict[Any, None] = {}
-    for below in root.__subclasses__():
-        found |= dict.fromkeys([below, *_subclasses(below)])
-    return [*filter(is_state_class, found)]

@@ -1,5 +1,6 @@
 """`ps.load` and `ps.from_dict`: from a file, or from arrays by name, to a State."""
 
+import json
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,9 +12,9 @@ from purestate._compat import untyped_jax
 from purestate._pack.pack import pack
 from purestate._pack.packed import Packed
 from purestate._saving.file import File, local_path, stored_as
-from purestate._saving.fit import ALLOW, Fit
+from purestate._saving.fit import ALLOW, Fit, Spot
 from purestate._saving.place import fetch
-from purestate._saving.saved import Leaf, Saved, saved_tree
+from purestate._saving.saved import Leaf, Saved, copied, saved_tree
 from purestate._schema.text import root_name
 from purestate.errors import LoadError, LoadWarning
 
@@ -77,21 +78,24 @@ def load(
     Point(x=f32[])
     >>> saved = ps.load(path)
     >>> saved["x"], saved.extra
-    (float32[], {'epoch': 3})
+    (f32[], {'epoch': 3})
     """
     allowed = _allowed(allow)
-    if not isinstance(source, str | os.PathLike):
+    if not isinstance(source, str | bytes | os.PathLike):
         if like is None:
-            raise TypeError("ps.load(part) needs the class or an instance as like.")
-        return _fitted(source, like, allowed, sharding, _origin(source))
-    path = local_path(source, LoadError.address)
-    opened = _OpenFile(path)
+            raise TypeError(
+                "ps.load takes a path, or a part of what ps.load(path) returned and a "
+                "class or an instance as like."
+            )
+        part = copied(source)
+        return _fitted(part, like, allowed, sharding, _name_of(part))
+    opened = _OpenFile(local_path(source, LoadError.address))
     with opened.file.describing():
-        saved = saved_tree(opened.manifest(), opened, path)
+        saved = saved_tree(opened.manifest(), opened)
     if like is None:
         return saved
     try:
-        return _fitted(saved, like, allowed, sharding, path)
+        return _fitted(saved, like, allowed, sharding, opened.name)
     finally:
         opened.file.close()
 
@@ -124,11 +128,11 @@ def from_dict(
     except LoadError:
         raise
     except Exception as error:  # noqa: BLE001  # as many as there are mistakes
-        raise LoadError(
-            f"the manifest is not one that ps.to_dict returned "
-            f"({type(error).__name__}: {error})"
-        ) from None
-    return _fitted(saved, like, allowed, sharding, "the manifest")
+        raise LoadError.no_manifest(error) from None
+    return _fitted(saved, like, allowed, sharding, _MANIFEST)
+
+
+_MANIFEST = "the manifest"
 
 
 def _allowed(allow: str | Iterable[str]) -> frozenset[str]:
@@ -143,63 +147,62 @@ def _allowed(allow: str | Iterable[str]) -> frozenset[str]:
 
 
 def _fitted(
-    saved: Any, like: Any, allowed: frozenset[str], sharding: Any, path: str
+    saved: Any, like: Any, allowed: frozenset[str], sharding: Any, name: str
 ) -> Any:
-    packed = isinstance(like, Packed)
-    if packed:
-        like = like.unpack()
+    if isinstance(like, Packed):
+        return pack(_fitted(saved, like.unpack(), allowed, sharding, name))
     fit = Fit(allowed)
-    make = fit.tree(saved, like, sharding, "", ())
+    make = fit.tree(saved, like, Spot(sharding=sharding))
     if fit.problems:
-        expected = getattr(like, "__name__", "") or root_name(like)
-        hint = (
-            "An instance is one that the program makes, or jax.eval_shape(make), which "
-            "computes nothing."
-        )
+        is_class = isinstance(like, type)
+        expected = like.__name__ if is_class else root_name(like)
         raise LoadError.unfit(
-            path,
-            expected or f"the {type(like).__name__} expected",
+            name,
+            expected or f"the {type(like).__name__} given as like",
             fit.problems,
-            hint if fit.needs_instance else "",
+            needs_instance=fit.needs_instance,
         )
     if fit.defaults:
         warnings.warn(
-            f"{path} has no {', '.join(fit.defaults)}: the defaults of the class are "
+            f"{name} has no {', '.join(fit.defaults)}: the defaults of the class are "
             f"used.",
             LoadWarning,
             stacklevel=3,
         )
     fetch(fit.wants)
-    made = make()
-    return pack(made) if packed else made
+    return make()
 
 
-def _origin(part: Any) -> str:
-    """Return the path of the file that a part is of."""
-    if isinstance(part, Saved) and part.path:
+def _name_of(part: Any) -> str:
+    """Return the name of the file that a part is of."""
+    if isinstance(part, Leaf):
+        return part.source.name
+    if isinstance(part, Saved):
         return part.path
-    return "the part"
+    inner = part.values() if isinstance(part, dict) else part
+    if isinstance(inner, Iterable) and not isinstance(inner, str):
+        return next(filter(None, map(_name_of, inner)), "")
+    return ""
 
 
 class _OpenFile:
     """Leaves that are in a file."""
 
     def __init__(self, path: str) -> None:
+        self.name = path
         self.file = File(path)
 
     def manifest(self) -> Any:
-        import json
-
         text = self.file.metadata.get("purestate")
         if text is None:
-            raise LoadError.foreign(self.file.path)
+            raise LoadError.foreign(self.name)
         return json.loads(text)
 
     def check(self, leaf: Leaf) -> None:
         entry = self.file.entries[leaf.name]
         code, shape = stored_as(leaf.stored.dtype, leaf.stored.shape)
         if (entry.code, entry.shape) != (code, tuple(shape)):
-            raise ValueError(f"{leaf.name} is {entry.code}{entry.shape} in the file")
+            raise ValueError(f"{leaf.name} is {entry.code} of shape {entry.shape}")
 
     def read(
         self, leaves: list[Leaf], shardings: list[Any]
@@ -214,24 +217,41 @@ class _Arrays:
     """Leaves that another engine has stored."""
 
     def __init__(self, leaves: _Leaves) -> None:
-        self.leaves = leaves
+        self.name = _MANIFEST
+        self._leaves = leaves
 
     def check(self, leaf: Leaf) -> None:
-        """Nothing is known of them yet."""
+        """Nothing is known of them before they are asked for."""
 
     def read(
         self, leaves: list[Leaf], shardings: list[Any]
     ) -> Iterator[tuple[Leaf, Any]]:
+        # An engine that is told no sharding takes that of the time of saving, whose
+        # devices may not be there.
+        here = untyped_jax.sharding.SingleDeviceSharding(untyped_jax.local_devices()[0])
         wanted = {
             leaf.name: untyped_jax.ShapeDtypeStruct(
-                leaf.stored.shape, leaf.stored.dtype, sharding=sharding
+                leaf.stored.shape, leaf.stored.dtype, sharding=sharding or here
             )
             for leaf, sharding in zip(leaves, shardings, strict=True)
             if leaf.size
         }
-        found = self.leaves(wanted) if callable(self.leaves) else self.leaves
+        found = self._leaves(wanted) if callable(self._leaves) else self._leaves
+        problems = [
+            f"{name}: {_type_text(found.get(name))} given, {_type_text(want)} expected"
+            for name, want in wanted.items()
+            if _type_text(found.get(name)) != _type_text(want)
+        ]
+        if problems:
+            raise LoadError.unfit("leaves", self.name, problems)
         for leaf in leaves:
             if leaf.size:
                 yield leaf, found[leaf.name]
             else:
                 yield leaf, np.zeros(leaf.stored.shape, leaf.stored.dtype)
+
+
+def _type_text(array: Any) -> str:
+    if array is None or not hasattr(array, "dtype"):
+        return "nothing" if array is None else f"a {type(array).__name__}"
+    return f"{array.dtype}{list(array.shape)}"

@@ -5,6 +5,7 @@ which read their numbers when numpy or jax asks. `__migrate__` gets such a tree 
 change it.
 """
 
+import copy
 import functools
 import math
 from collections import OrderedDict
@@ -16,13 +17,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from purestate._compat import untyped_jax
+from purestate._inspect.repr import pformat
 from purestate._saving.describe import FORMAT
 from purestate._saving.values import decode, dtype_named, value_text
 from purestate.errors import LoadError
 
 
 class Source(Protocol):
-    """Where the numbers of leaves come from."""
+    """Where the numbers of leaves come from.
+
+    Attributes:
+        name: of the file, or what stands for it in messages.
+    """
+
+    name: str
 
     def check(self, leaf: "Leaf") -> None:
         """Raise an error of any kind if it has no such leaf."""
@@ -92,7 +100,7 @@ class Leaf:
         return array if self.impl is None else wrapped(array, self.impl)
 
     def __repr__(self) -> str:
-        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+        return pformat(self)
 
 
 @functools.cache
@@ -118,7 +126,7 @@ class Saved(dict[Any, Any]):
         module: where it was defined.
         version: of the class, when it was saved.
         extra: what was given to `ps.save` as that.
-        path: of the file, empty if there was none.
+        path: of the file.
     """
 
     def __init__(self, fields: Mapping[Any, Any], kind: str, name: str = "") -> None:
@@ -139,9 +147,6 @@ class Saved(dict[Any, Any]):
 
     def __repr__(self) -> str:
         return f"<Saved {self.name or self.kind}: {', '.join(map(str, self))}>"
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        return id(self)
 
 
 _ROWS = 40
@@ -168,7 +173,7 @@ def _holds_leaves(value: Any) -> bool:
     )
 
 
-def saved_tree(manifest: Any, source: Source, path: str = "") -> Saved:
+def saved_tree(manifest: Any, source: Source) -> Saved:
     """Return what a manifest describes.
 
     Raises:
@@ -177,15 +182,29 @@ def saved_tree(manifest: Any, source: Source, path: str = "") -> Saved:
     """
     number = manifest["purestate"]
     if type(number) is not int or number > FORMAT:
-        raise LoadError.newer(path or "the manifest", number, FORMAT)
-    found = _tree(manifest["root"], source, path)
+        raise LoadError.newer(source.name, number, FORMAT)
+    found = _tree(manifest["root"], source)
     if not isinstance(found, Saved):
         items: Any = {"": found}
         if isinstance(found, dict | list | tuple):
             items = found if isinstance(found, dict) else dict(enumerate(found))
         found = Saved(items, type(found).__name__)
-    found.extra, found.path = manifest.get("extra"), path
+    found.extra, found.path = manifest.get("extra"), source.name
     return found
+
+
+def copied(part: Any) -> Any:
+    """Return a part with copies of its containers, which a migration may change."""
+    if isinstance(part, Saved):
+        made = copy.copy(part)
+        same = {id(value): copied(value) for value in part.values()}
+        for key, value in part.items():
+            made[key] = same[id(value)]
+        made.data = {key: same.get(id(value)) for key, value in part.data.items()}
+        return made
+    if isinstance(part, dict):
+        return type(part)((key, copied(value)) for key, value in part.items())
+    return type(part)(map(copied, part)) if type(part) in (list, tuple) else part
 
 
 def as_it_was(part: Any) -> Any:
@@ -199,7 +218,7 @@ def as_it_was(part: Any) -> Any:
     return part[""]
 
 
-def _tree(node: Any, source: Source, path: str) -> Any:
+def _tree(node: Any, source: Source) -> Any:
     if "array" in node:
         return Leaf(node, source)
     if "value" in node:
@@ -207,24 +226,24 @@ def _tree(node: Any, source: Source, path: str) -> Any:
     if "none" in node:
         return None
     if "state" in node:
-        data = {n: _tree(part, source, path) for n, part in node["data"].items()}
+        data = {n: _tree(part, source) for n, part in node["data"].items()}
         static = {n: decode(value) for n, value in node["static"].items()}
         found = Saved(data | static, "state", node["state"])
         found.module, found.version, found.data = node["module"], node["version"], data
-        found.path = path
+        found.path = source.name
         return found
     if "dict" in node:
-        pairs = [(decode(k), _tree(part, source, path)) for k, part in node["dict"]]
+        pairs = [(decode(k), _tree(part, source)) for k, part in node["dict"]]
         return OrderedDict(pairs) if node.get("ordered") else dict(pairs)
     for kind in (list, tuple):
         if kind.__name__ in node:
-            return kind(_tree(part, source, path) for part in node[kind.__name__])
+            return kind(_tree(part, source) for part in node[kind.__name__])
     if "namedtuple" in node:
         parts = node["fields"].items()
     else:
         parts = node["children"]
     kind_name = "namedtuple" if "namedtuple" in node else "tree"
-    fields = {name: _tree(part, source, path) for name, part in parts}
+    fields = {name: _tree(part, source) for name, part in parts}
     found = Saved(fields, kind_name, node[kind_name])
-    found.path = path
+    found.path = source.name
     return found

@@ -84,6 +84,13 @@ def encode_number(value: Any) -> Any:
     raise TypeError(kind.__name__)
 
 
+@functools.cache
+def dtype_name(dtype: Any) -> str:
+    """Return the name of a dtype, which numpy puts together anew each time."""
+    return str(dtype.name)
+
+
+@functools.cache
 def is_number_dtype(dtype: Any) -> bool:
     """Return whether it is a dtype of numbers whose name says all of it."""
     if not isinstance(dtype, np.dtype) or dtype.name in _LONG:
@@ -91,6 +98,7 @@ def is_number_dtype(dtype: Any) -> bool:
     return dtype == np.bool_ or bool(jnp.issubdtype(dtype, np.number))
 
 
+@functools.cache
 def dtype_named(name: Any) -> Any:
     """Return the dtype of numbers of that name.
 

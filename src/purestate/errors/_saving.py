@@ -54,12 +54,29 @@ class LoadError(PersistError, ValueError):
 
     @classmethod
     def unfit(
-        cls, source: str, expected: str, problems: Sequence[str], hint: str = ""
+        cls,
+        source: str,
+        expected: str,
+        problems: Sequence[str],
+        *,
+        needs_instance: bool = False,
     ) -> "LoadError":
         """Return the error that lists all differences."""
+        text = f"{source or 'what was saved'} does not fit {expected}:\n"
+        text += _listed(problems)
+        if needs_instance:
+            text += (
+                "\nAn instance given as like may be abstract: jax.eval_shape(make), "
+                "which computes nothing."
+            )
+        return cls(text)
+
+    @classmethod
+    def no_manifest(cls, error: Exception) -> "LoadError":
+        """Return the error for something that is not a manifest."""
         return cls(
-            f"{source} does not fit {expected}:\n{_listed(problems)}"
-            f"{chr(10) if hint else ''}{hint}"
+            f"the manifest is not one that ps.to_dict returned "
+            f"({type(error).__name__}: {error})"
         )
 
     @classmethod
