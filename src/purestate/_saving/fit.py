@@ -651,7 +651,8 @@ def _is_abstract_number(saved: Any, like: Any) -> bool:
     """Return whether `jax.eval_shape` returned `like` for a number of this type."""
     if not isinstance(like, jax.ShapeDtypeStruct) or like.shape != () or is_key(like):
         return False
-    return bool(like.weak_type) and like.dtype == untyped_jax.numpy.result_type(saved)
+    is_weak = bool(like.weak_type) or isinstance(saved, bool)
+    return is_weak and bool(like.dtype == untyped_jax.numpy.result_type(saved))
 
 
 def _dtype_text(value: Any) -> str:

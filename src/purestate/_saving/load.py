@@ -152,7 +152,10 @@ def _fitted(
     if isinstance(like, Packed):
         return pack(_fitted(saved, like.unpack(), allowed, sharding, name))
     fit = Fit(allowed)
-    make = fit.tree(saved, like, Spot(sharding=sharding))
+    try:
+        make = fit.tree(saved, like, Spot(sharding=sharding))
+    except RecursionError:
+        raise LoadError.too_deep(name) from None
     if fit.problems:
         is_class = isinstance(like, type)
         expected = like.__name__ if is_class else root_name(like)
@@ -170,7 +173,11 @@ def _fitted(
             stacklevel=3,
         )
     fetch(fit.wants)
-    return make()
+    try:
+        return make()
+    except Exception as error:  # of a check
+        error.add_note(f"raised while {name or 'what was saved'} was loaded.")
+        raise
 
 
 def _name_of(part: Any) -> str:

@@ -228,8 +228,9 @@ def _tree(node: Any, source: Source) -> Any:
     if "state" in node:
         data = {n: _tree(part, source) for n, part in node["data"].items()}
         static = {n: decode(value) for n, value in node["static"].items()}
-        found = Saved(data | static, "state", node["state"])
-        found.module, found.version, found.data = node["module"], node["version"], data
+        found = Saved(data | static, "state", _checked(node["state"], str))
+        found.module, found.data = _checked(node["module"], str), data
+        found.version = _checked(node["version"], int)
         found.path = source.name
         return found
     if "dict" in node:
@@ -244,6 +245,12 @@ def _tree(node: Any, source: Source) -> Any:
         parts = node["children"]
     kind_name = "namedtuple" if "namedtuple" in node else "tree"
     fields = {name: _tree(part, source) for name, part in parts}
-    found = Saved(fields, kind_name, node[kind_name])
+    found = Saved(fields, kind_name, _checked(node[kind_name], str))
     found.path = source.name
     return found
+
+
+def _checked(value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise TypeError(f"{value!r} in the place of a {kind.__name__}")
+    return value

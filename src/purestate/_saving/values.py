@@ -26,6 +26,7 @@ from purestate._schema.marks import held_by, is_state
 from purestate._schema.static_values import is_value_dataclass
 
 _BITS = 63  # of integers that every reader of JSON takes
+_LONGEST = 200  # characters of a value in a message
 _PLAIN = frozenset({bool, str, type(None)})
 _JNP_TYPE: Any = type(jnp.float32)
 
@@ -41,7 +42,7 @@ class Recorded:
         self.encoded = encoded
 
     def __repr__(self) -> str:
-        return _text(self.encoded)
+        return value_text(self)
 
 
 class _Unmakeable(Exception):
@@ -357,7 +358,8 @@ def same_name(first: str, second: str) -> bool:
 
 def value_text(value: Any) -> str:
     """Return how messages show a static value."""
-    return _text(encode(value) if not isinstance(value, Recorded) else value.encoded)
+    text = _text(value.encoded if isinstance(value, Recorded) else encode(value))
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 def _text(encoded: Any) -> str:
