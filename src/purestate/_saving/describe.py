@@ -17,7 +17,7 @@ from jax.sharding import NamedSharding
 from purestate._compat import is_tracer, untyped_jax
 from purestate._inspect.key_paths import names_on
 from purestate._pack.packed import Packed
-from purestate._saving.values import encode, encode_number, is_number_dtype
+from purestate._saving.values import encode, encode_number, number_name
 from purestate._schema.layout import layout_of
 from purestate._schema.leaves import is_key
 from purestate._schema.marks import is_state
@@ -25,6 +25,7 @@ from purestate.errors import SaveError
 
 FORMAT = 1
 # A key of the header of a safetensors file that stands for no array.
+_NUMPY = (np.ndarray, np.memmap)  # no others, which hold more than their numbers
 _TAKEN = "__metadata__"
 
 
@@ -95,7 +96,7 @@ class _Walk:
         kind = type(value)
         if value is None:
             return {"none": True}
-        if isinstance(value, jax.Array | np.ndarray):
+        if isinstance(value, jax.Array) or kind in _NUMPY:
             return self._array(value, path)
         if is_state(value):
             return self._state(value, path)
@@ -174,14 +175,15 @@ class _Walk:
                 return self._problem(path, "was donated")
             kind, dtype = "jax", array.dtype
         node: dict[str, Any] = {"array": "", "kind": kind, "shape": list(array.shape)}
-        if kind == "jax" and is_key(array):
-            node |= {"kind": "key", "impl": str(jax.random.key_impl(array))}
-        elif not is_number_dtype(dtype):
-            return self._problem(path, f"has dtype {dtype}")
-        else:
-            node["dtype"] = dtype.name
+        name = number_name(dtype)
+        if name:
+            node["dtype"] = name
             if kind == "jax" and array.weak_type:
                 node["weak"] = True
+        elif kind == "jax" and is_key(array):
+            node |= {"kind": "key", "impl": str(jax.random.key_impl(array))}
+        else:
+            return self._problem(path, f"has dtype {dtype}")
         if kind == "jax" and (spec := _spec(array.sharding)):
             node["spec"] = spec
         node["array"] = name = self._name(path)

@@ -16,6 +16,7 @@ import platform
 import re
 import secrets
 import struct
+import sys
 import threading
 import weakref
 import zlib
@@ -25,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from purestate._saving.values import number_name
 from purestate.errors import CorruptFileError, LoadError
 
 _BLOCK = 64  # the header ends at a multiple of this
@@ -57,7 +59,7 @@ _SIZES |= {"U64": 8, "I64": 8, "F64": 8}
 
 def stored_as(dtype: Any, shape: Sequence[int]) -> tuple[str, list[int]]:
     """Return the code of a dtype in a file, and the shape that goes with it."""
-    code = _CODES.get(dtype.name)
+    code = _CODES.get(number_name(dtype))
     return (code, [*shape]) if code else ("U8", [*shape, dtype.itemsize])
 
 
@@ -221,7 +223,7 @@ def _checksum_beside(pool: ThreadPoolExecutor, data: Any) -> "Future[int]":
 
 
 def _bytes_of(array: np.ndarray[Any, Any]) -> Any:
-    if array.dtype.newbyteorder("<") != array.dtype:
+    if array.dtype.byteorder == ">" or sys.byteorder == "big":
         array = array.astype(array.dtype.newbyteorder("<"))
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 

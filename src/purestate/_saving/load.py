@@ -207,8 +207,9 @@ class _OpenFile:
 
     def check(self, leaf: Leaf) -> None:
         entry = self.file.entries[leaf.name]
-        code, shape = stored_as(leaf.stored.dtype, leaf.stored.shape)
-        if (entry.code, entry.shape) != (code, tuple(shape)):
+        shape, dtype = leaf.stored
+        code, stored = stored_as(dtype, shape)
+        if (entry.code, entry.shape) != (code, tuple(stored)):
             raise ValueError(f"{leaf.name} is {entry.code} of shape {entry.shape}")
 
     def read(
@@ -217,7 +218,8 @@ class _OpenFile:
         by_name = {leaf.name: leaf for leaf in leaves}
         for name, data in self.file.read(by_name):
             leaf = by_name[name]
-            yield leaf, data.view(leaf.stored.dtype).reshape(leaf.stored.shape)
+            shape, dtype = leaf.stored
+            yield leaf, data.view(dtype).reshape(shape)
 
 
 class _Arrays:
@@ -234,9 +236,7 @@ class _Arrays:
         self, leaves: list[Leaf], shardings: list[Any]
     ) -> Iterator[tuple[Leaf, Any]]:
         wanted = {
-            leaf.name: untyped_jax.ShapeDtypeStruct(
-                leaf.stored.shape, leaf.stored.dtype, sharding=sharding
-            )
+            leaf.name: untyped_jax.ShapeDtypeStruct(*leaf.stored, sharding=sharding)
             for leaf, sharding in zip(leaves, shardings, strict=True)
             if leaf.size
         }
@@ -252,7 +252,7 @@ class _Arrays:
             if leaf.size:
                 yield leaf, found[leaf.name]
             else:
-                yield leaf, np.zeros(leaf.stored.shape, leaf.stored.dtype)
+                yield leaf, np.zeros(*leaf.stored)
 
 
 def _type_text(array: Any) -> str:

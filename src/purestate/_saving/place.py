@@ -114,8 +114,9 @@ def _numbers(group: list[Want]) -> Iterator[tuple[Want, Any]]:
 
 def _of_numbers(want: Want) -> Any:
     """Return the sharding for the numbers of a leaf: those of a key have more axes."""
-    whole = getattr(want.sharding, "is_fully_replicated", False)
-    return want.sharding if want.kind != "key" or whole else None
+    if want.kind == "jax" or getattr(want.sharding, "is_fully_replicated", False):
+        return want.sharding if want.kind != "numpy" else None
+    return None
 
 
 def _for_numpy(numbers: Any, dtype: Any) -> np.ndarray[Any, Any]:
