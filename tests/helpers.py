@@ -4,6 +4,7 @@ import concurrent.futures
 import os
 import pathlib
 import re
+import socket
 import subprocess
 import sys
 import textwrap
@@ -55,6 +56,42 @@ def python(*code, devices=1, env=(), **options):
         **{"capture_output": True, "text": True, "timeout": 300, "check": False}
         | options,
     )
+
+
+def two_processes(*code):
+    """Return what two processes of one JAX program printed; both must succeed.
+
+    Args:
+        code: parts of the program, as in `python`. `RANK` is there, the process's number.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    start = f"""
+    import sys, jax
+    RANK = int(sys.argv[1])
+    jax.distributed.initialize("127.0.0.1:{port}", 2, RANK)
+    """
+    program = "\n".join(map(textwrap.dedent, (start, *code)))
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(rank)],
+            env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    try:
+        said = [process.communicate(timeout=120) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    for process, (_, errors) in zip(processes, said, strict=True):
+        assert 0 == process.returncode, errors
+    noise = re.compile(r"^\[Gloo\].*\n", re.MULTILINE)
+    return [noise.sub("", printed) for printed, _ in said]
 
 
 def through_cloudpickle(make, use):

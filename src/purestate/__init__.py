@@ -31,8 +31,12 @@ if TYPE_CHECKING:
     from purestate._host.function import host_function
     from purestate._host.simulators.host_env import HostEnv
     from purestate._host.simulators.host_sim import HostSim
+    from purestate._inspect.explain import explain
+    from purestate._inspect.nonfinite import find_nonfinite
+    from purestate._inspect.summary import summary
     from purestate._instance.partition import combine, partition
     from purestate._instance.where import where
+    from purestate._saving.checkpoints import Checkpoints
     from purestate._saving.load import from_dict, load
     from purestate._saving.save import save, to_dict
     from purestate._saving.saved import Saved
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Array",
+    "Checkpoints",
     "HostEnv",
     "HostSim",
     "Saved",
@@ -50,7 +55,9 @@ __all__ = [
     "diff",
     "donation_report",
     "errors",
+    "explain",
     "field",
+    "find_nonfinite",
     "find_tracers",
     "floats",
     "from_dict",
@@ -67,6 +74,7 @@ __all__ = [
     "save",
     "stack",
     "static",
+    "summary",
     "surface_errors",
     "to_dict",
     "unstack",
@@ -79,17 +87,21 @@ __version__ = "0.1.0"
 # Imported when they are first asked for: a fifth of the files, which programs without
 # host functions do not need.
 _LATER = {
+    "Checkpoints": "_saving.checkpoints",
     "HostEnv": "_host.simulators.host_env",
     "HostSim": "_host.simulators.host_sim",
     "Saved": "_saving.saved",
     "combine": "_instance.partition",
     "donation_report": "_transforms.donation_report",
+    "explain": "_inspect.explain",
+    "find_nonfinite": "_inspect.nonfinite",
     "from_dict": "_saving.load",
     "grad": "_transforms.grad",
     "host_function": "_host.function",
     "load": "_saving.load",
     "partition": "_instance.partition",
     "save": "_saving.save",
+    "summary": "_inspect.summary",
     "to_dict": "_saving.save",
     "value_and_grad": "_transforms.grad",
     "vmap": "_transforms.vmap",

@@ -6,6 +6,7 @@ import warnings
 
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
 
 import purestate as ps
@@ -240,6 +241,39 @@ def test_methods_count_over_all_instances():
         ps.jit(S(x=1.0, n=i).read)()
     with pytest.warns(RetraceWarning, match=r"S\.n: static value 6 -> 7\n"):
         ps.jit(S(x=1.0, n=7).read)()
+
+
+def test_an_optimizer_made_anew_is_told_from_the_last_with_the_way_out():
+    class Train(ps.State):
+        w: jax.Array
+        tx: object = ps.static()
+
+    f = ps.jit(lambda train: train.w)
+    text = all_calls(f, positional(*(Train(1.0, optax.sgd(0.1)) for _ in range(8))))
+
+    line = next(line for line in text.splitlines() if line.startswith("Train.tx: "))
+    assert "static value GradientTransformationExtraArgs" in line
+    assert line.endswith(
+        " -> another, and no two of optax are equal: use purestate.optax.Optimizer, or "
+        "functools.partial(optax.adam, 1e-3)"
+    )
+
+
+def test_the_way_out_for_an_optimizer_in_a_static_field_works():
+    class Train(ps.State):
+        w: jax.Array
+        tx: object = ps.static(default=functools.partial(optax.sgd, 0.1))
+
+        @ps.jit
+        def step(self):
+            traced.append(1)
+            updates, _ = self.tx().update(self.w, self.tx().init(self.w))
+            return self.replace(w=self.w + updates)
+
+    traced = []
+    for _ in range(9):
+        assert 0.9 == pytest.approx(float(Train(1.0).step().w))
+    assert [1] == traced
 
 
 def test_a_static_field_that_the_method_does_not_read_is_named_all_the_same():

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from purestate._compat import is_tracer
-from purestate._inspect.key_paths import path_text
+from purestate._inspect.key_paths import children
 from purestate._inspect.repr import pformat
 from purestate._schema.layout import layout_of
 from purestate._schema.leaves import is_key
@@ -93,9 +93,9 @@ def _walk(a: Any, b: Any, path: str, values: bool) -> Iterator[Difference]:
         for name in layout_of(type(a)).static:
             old, new = getattr(a, name), getattr(b, name)
             if typed(old) != typed(new):
-                texts = told_apart(short(old), short(new))
+                texts = _told_apart(old, new)
                 yield Difference(f"{path}.{name}", "static value", *texts)
-    (first, was), (second, now) = _children(a), _children(b)
+    (first, was), (second, now) = children(a), children(b)
     if first.keys() != second.keys():
         yield Difference(path, "structure", _listed(first), _listed(second))
         return
@@ -104,6 +104,21 @@ def _walk(a: Any, b: Any, path: str, values: bool) -> Iterator[Difference]:
         return
     for step, child in first.items():
         yield from _walk(child, second[step], path + step, values)
+
+
+def _told_apart(old: Any, new: Any) -> tuple[str, str]:
+    if all(map(_is_transformation, (old, new))):
+        return short(old), (
+            "another, and no two of optax are equal: use purestate.optax.Optimizer, or "
+            "functools.partial(optax.adam, 1e-3)"
+        )
+    return told_apart(short(old), short(new))
+
+
+def _is_transformation(value: Any) -> bool:
+    """Return whether a value is what optax updates with, a pair of closures."""
+    names = getattr(value, "_fields", ())
+    return isinstance(value, tuple) and {"init", "update"} <= set(names)
 
 
 def told_apart(old: str, new: str) -> tuple[str, str]:
@@ -161,14 +176,6 @@ def _numbers(a: Any, b: Any, path: str) -> Iterator[Difference]:
     count = int(different.sum())
     what = "value" if count == 1 else f"{count} of {x.size} values, the largest"
     yield Difference(where, what, str(x[index]), str(y[index]))
-
-
-def _children(tree: Any) -> tuple[dict[str, Any], Any]:
-    """Return the parts one level down by their step, and the level's structure."""
-    parts, structure = jax.tree_util.tree_flatten_with_path(
-        tree, is_leaf=lambda x: x is not tree
-    )
-    return {path_text(path, " ")[1:]: part for path, part in parts}, structure
 
 
 def _is_leaf(tree: Any) -> bool:

@@ -17,6 +17,18 @@ def path_text(path: Any, root: str = "") -> str:
     return text.removeprefix(".")
 
 
+def children(tree: Any) -> tuple[dict[str, Any], Any]:
+    """Return the parts one level down by their step, and the level's structure.
+
+    >>> children({"a": [1], "b": None})[0]
+    {"['a']": [1], "['b']": None}
+    """
+    parts, structure = jax.tree_util.tree_flatten_with_path(
+        tree, is_leaf=lambda x: x is not tree
+    )
+    return {path_text(path, " ")[1:]: part for path, part in parts}, structure
+
+
 def names_on(path: Any) -> tuple[str, ...]:
     """Return the names that a jax key path goes through: fields, keys, indices.
 

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import jax
 
 from purestate._compat import is_tracer, untyped_jax
+from purestate._inspect.key_paths import children
 from purestate._inspect.repr import pformat
 from purestate._instance.equality import same_leaf
 from purestate._pack.slots import Slot, Spec, taken_apart
@@ -99,11 +100,19 @@ class Packed(Holder):
 
     def __repr__(self) -> str:
         try:
-            spec, leaves = self._ps_spec, self._ps_leaves
-            shown = [_shown(spec, slot, leaves) for slot in spec.slots]
-            return f"Packed({pformat(jax.tree.unflatten(spec.treedef, shown))})"
+            return f"Packed({pformat(self._ps_shown())})"
         except Exception:  # noqa: BLE001  # half built, or placeholders as leaves
             return "<Packed>"
+
+    def __purestate_shown__(self) -> tuple[str, dict[str, Any]]:
+        shown = self._ps_shown()
+        return f"Packed({type(shown).__name__})", children(shown)[0]
+
+    def _ps_shown(self) -> Any:
+        """Return the State with what stands for its leaves: shapes and dtypes."""
+        spec, leaves = self._ps_spec, self._ps_leaves
+        shown = [_shown(spec, slot, leaves) for slot in spec.slots]
+        return jax.tree.unflatten(spec.treedef, shown)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unflatten, (self._ps_spec, self._ps_leaves)
@@ -128,6 +137,7 @@ class _Shown:
     shape: tuple[int, ...]
     dtype: Any
     is_deleted: Any
+    sharding: Any
 
 
 def _shown(spec: Spec, slot: Slot, leaves: Sequence[Any]) -> Any:
@@ -141,7 +151,8 @@ def _shown(spec: Spec, slot: Slot, leaves: Sequence[Any]) -> Any:
         numbers = untyped_jax.ShapeDtypeStruct(slot.inner, dtype)
         dtype = jax.eval_shape(wrap, numbers).dtype
     gone = getattr(leaf, "is_deleted", bool)
-    return _Shown((*leaf.shape[:-1], *slot.shape), dtype, gone)
+    shape = (*leaf.shape[:-1], *slot.shape)
+    return _Shown(shape, dtype, gone, getattr(leaf, "sharding", None))
 
 
 _new: Any = object.__new__

@@ -108,6 +108,7 @@ class Fit:
         self.defaults: list[str] = []
         self.needs_instance = False
         self._known: dict[Any, Want] = {}
+        self._classes: dict[str, type] = {}  # by the name in the file
 
     def tree(self, saved: Any, like: Any, spot: Spot) -> _Make:
         """Return what makes a part of the tree, once the wanted arrays are there.
@@ -390,7 +391,7 @@ class Fit:
             )
         if not _is_kind(saved, "tree", cls):
             return self._differ(spot, saved, f"a {class_name(cls)}")
-        old = {jax.tree_util.keystr(step): part for step, part in parts}
+        old = {name: part for name, (_, part) in parts.items()}
         makes = self._items(saved, old, spot, "{}")
         structure: Any = jax.tree.structure(like, is_leaf=lambda x: x is not like)
         return lambda: structure.unflatten([make() for make in makes.values()])
@@ -518,8 +519,12 @@ class Fit:
     def _saved_class(self, saved: Saved, spot: Spot) -> _Make:
         classes = spot.classes()
         if saved.kind == "state":
-            cls = state_class(saved.name, saved.module, classes)
+            # A part without an annotation, as moments of an optimizer are, is of the
+            # class that its name stood for elsewhere in the file.
+            met = [self._classes[key] for key in [saved.name] if key in self._classes]
+            cls = state_class(saved.name, saved.module, (*classes, *met))
             if cls is not None:
+                self._classes.setdefault(saved.name, cls)
                 return self._of_class(saved, cls, spot)
             named = [c for c in classes if is_state_class(c)]
             if len(named) == 1:

@@ -114,7 +114,8 @@ def from_dict(
         manifest: as `ps.to_dict` returned it.
         like: as for `ps.load`.
         leaves: the arrays by name; or a function that returns them, called once all
-            fits, with a `jax.ShapeDtypeStruct` for each array that is needed.
+            fits, with a `jax.ShapeDtypeStruct` for each array that is needed; for one
+            of numpy with an array of that type instead.
         allow: as for `ps.load`.
         sharding: as for `ps.load`.
 
@@ -235,8 +236,11 @@ class _Arrays:
     def read(
         self, leaves: list[Leaf], shardings: list[Any]
     ) -> Iterator[tuple[Leaf, Any]]:
+        # An engine that is told no sharding takes that of the time of saving, whose
+        # devices may not be there.
+        here = untyped_jax.sharding.SingleDeviceSharding(untyped_jax.local_devices()[0])
         wanted = {
-            leaf.name: untyped_jax.ShapeDtypeStruct(*leaf.stored, sharding=sharding)
+            leaf.name: _wanted(leaf, sharding or here)
             for leaf, sharding in zip(leaves, shardings, strict=True)
             if leaf.size
         }
@@ -253,6 +257,15 @@ class _Arrays:
                 yield leaf, found[leaf.name]
             else:
                 yield leaf, np.zeros(*leaf.stored)
+
+
+def _wanted(leaf: Leaf, sharding: Any) -> Any:
+    shape, dtype = leaf.stored
+    if leaf.kind == "numpy":
+        # As an array of jax an int64 would come back cut to 32 bits. This one takes no
+        # memory.
+        return np.broadcast_to(np.empty((), dtype), shape)
+    return untyped_jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
 
 def _type_text(array: Any) -> str:

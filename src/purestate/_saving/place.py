@@ -1,11 +1,13 @@
 """Arrays that were read, put where they belong: in their dtype, on their devices."""
 
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding, SingleDeviceSharding
 
 from purestate._compat import untyped_jax, weakly_typed
 from purestate._saving.describe import registered_parts
@@ -58,8 +60,7 @@ def part_of(sharding: Any, step: Any, path: str) -> Any:
             return sharding[step]
         if hasattr(sharding, "_fields"):
             return getattr(sharding, step)
-        parts = registered_parts(sharding) or []
-        return {jax.tree_util.keystr(key): part for key, part in parts}[step]
+        return (registered_parts(sharding) or {})[step][1]
     except (KeyError, IndexError, AttributeError, TypeError):
         raise wrong_sharding(sharding, path) from None
 
@@ -113,10 +114,14 @@ def _numbers(group: list[Want]) -> Iterator[tuple[Want, Any]]:
 
 
 def _of_numbers(want: Want) -> Any:
-    """Return the sharding for the numbers of a leaf: those of a key have more axes."""
-    if want.kind == "jax" or getattr(want.sharding, "is_fully_replicated", False):
-        return want.sharding if want.kind != "numpy" else None
-    return None
+    """Return the sharding for the numbers of a leaf: those of a key have one axis more.
+
+    It is the last, of which a NamedSharding of the others says nothing.
+    """
+    if want.kind == "numpy":
+        return None
+    is_known = isinstance(want.sharding, NamedSharding | SingleDeviceSharding)
+    return want.sharding if is_known or want.kind != "key" else None
 
 
 def _for_numpy(numbers: Any, dtype: Any) -> np.ndarray[Any, Any]:
@@ -124,37 +129,46 @@ def _for_numpy(numbers: Any, dtype: Any) -> np.ndarray[Any, Any]:
     made = np.asarray(numbers)
     if made.dtype != dtype:
         return made.astype(dtype)
-    is_part = made.base is not None and made.base.nbytes > made.nbytes + 128
-    return made.copy() if is_part or not made.flags.writeable else made
+    base: Any = made if made.base is None else made.base
+    is_whole = getattr(base, "nbytes", math.inf) <= made.nbytes + 128
+    return made if is_whole and made.flags.writeable else made.copy()
 
 
 def _put(batch: list[tuple[Want, Any]]) -> None:
     """Hand arrays to the devices: as many at once as can be."""
-    together: dict[bool, list[tuple[Want, Any]]] = {True: [], False: []}
+    loose, placed = [], []
     for want, numbers in batch:
-        if want.sharding is None:
-            together[False].append((want, numbers))
-        elif want.kind != "key" and want.sharding.is_fully_addressable:
-            together[True].append((want, numbers))
+        sharding = _of_numbers(want)
+        if sharding is None:
+            loose.append((want, _uncommitted(numbers)))
+        elif sharding.is_fully_addressable:
+            placed.append((want, _copyable(numbers), sharding))
         else:
-            want.array = _spread(want, numbers)
-    for is_placed, pairs in together.items():
-        arrays = [_copyable(numbers) for _, numbers in pairs]
-        where = [want.sharding for want, _ in pairs] if is_placed else None
-        made = untyped_jax.device_put(arrays, where) if pairs else []
-        for (want, _), array in zip(pairs, made, strict=True):
-            want.array = _finished(want, array)
+            want.array = _finished(want, _spread(numbers, sharding))
+    made = jax.device_put([numbers for _, numbers in loose])
+    for (want, _), array in zip(loose, made, strict=True):
+        want.array = _finished(want, array)
+        if want.sharding is not None:
+            want.array = jax.device_put(want.array, want.sharding)
+    made = jax.device_put([x for _, x, _ in placed], [where for _, _, where in placed])
+    for (want, _, _), array in zip(placed, made, strict=True):
+        want.array = _finished(want, array)
 
 
-def _spread(want: Want, numbers: Any) -> Any:
-    """Return a key, or an array of several processes: each has read the whole of it."""
-    if want.kind == "key" or isinstance(numbers, jax.Array):
-        array = untyped_jax.device_put(_copyable(numbers))
-        return untyped_jax.device_put(_finished(want, array), want.sharding)
-    made = jax.make_array_from_callback(
-        numbers.shape, want.sharding, lambda index: _copyable(numbers[index])
+def _uncommitted(numbers: Any) -> Any:
+    """Return numbers that jax takes to any device: a committed array compiles anew."""
+    if isinstance(numbers, jax.Array) and numbers.committed:
+        numbers = np.asarray(numbers)
+    return _copyable(numbers)
+
+
+def _spread(numbers: Any, sharding: Any) -> Any:
+    """Return an array of several processes, each of which read the whole of it."""
+    if isinstance(numbers, jax.Array):
+        return untyped_jax.device_put(numbers, sharding)
+    return jax.make_array_from_callback(
+        numbers.shape, sharding, lambda index: _copyable(numbers[index])
     )
-    return _finished(want, made)
 
 
 def _finished(want: Want, array: Any) -> Any:

@@ -70,11 +70,19 @@ def prepare(
     if jax.process_index() != 0:
         return lambda: None
     manifest = found.manifest() if extra is None else found.manifest(extra=extra)
-    made = {n: x.copy() if copy else x for n, x in found.arrays.items()}
+    made = _copies(found.arrays) if copy else found.arrays
     arrays = [_outgoing(name, array) for name, array in made.items()]
     text = json.dumps(manifest, separators=(",", ":"))
     texts = {"format": "pt", "purestate": text}
     return functools.partial(file.write, target, arrays, texts)
+
+
+def _copies(arrays: dict[str, Any]) -> dict[str, Any]:
+    """Return copies, each where its array is; those of jax are not waited for."""
+    ours = {name: x for name, x in arrays.items() if not isinstance(x, np.ndarray)}
+    places = {name: x.sharding for name, x in ours.items()}
+    copied: dict[str, Any] = jax.device_put(ours, places, may_alias=False)
+    return copied | {name: x.copy() for name, x in arrays.items() if name not in ours}
 
 
 def to_dict(state: Any) -> tuple[dict[str, Any], dict[str, Any]]:

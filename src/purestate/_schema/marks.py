@@ -16,6 +16,9 @@ AUX = "__purestate_aux__"  # its static values; the instance is finished
 OPEN = "__purestate_open__"  # user code makes it: True, or a set for what it assigns
 DRAFT = "__purestate_draft__"  # it is a draft: its block and its source
 FAILED = "__purestate_failed__"  # its constructor raised
+# On a class that stands for a State, packed or in a file: a method that returns a name
+# for it, and its parts by step, with shapes and dtypes in place of its arrays.
+SHOWN = "__purestate_shown__"
 
 
 class Holder:
