@@ -513,21 +513,16 @@ class Twins:
         self.a, self.b = a, b
 
 
+X = jax.tree_util.GetAttrKey("x")
+jax.tree_util.register_pytree_with_keys(
+    Twins, lambda t: (((X, t.a), (X, t.b)), None), lambda _, parts: Twins(*parts)
+)
+
+
 def test_children_of_one_name_stay_apart(path):
-    if Twins not in KNOWN:
-        KNOWN.add(Twins)
-        key = jax.tree_util.GetAttrKey("x")
-        jax.tree_util.register_pytree_with_keys(
-            Twins,
-            lambda t: (((key, t.a), (key, t.b)), None),
-            lambda _, parts: Twins(*parts),
-        )
     before = Box(x=Twins(np.ones(2), np.zeros(3)))
 
     same(before, through_file(path, before, before))
-
-
-KNOWN: set = set()
 
 
 def test_modules_of_flax_come_back(path):
