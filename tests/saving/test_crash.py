@@ -71,17 +71,25 @@ def test_a_process_forked_in_the_middle_of_a_save_saves_too(killed):
     assert [0, 2, 0] == killed["fork"]
 
 
-@pytest.mark.parametrize("mode", ["checkpoints", "checkpoints in the background"])
+MODES = ["checkpoints", "checkpoints in the background"]
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_a_run_that_was_killed_five_times_ends_as_one_that_was_not(killed, mode):
-    (codes, names, ends), (killed_codes, killed_names, killed_ends) = killed[mode]
+    (codes, left), (killed_codes, killed_left), _ = killed[mode]
 
     assert [0] == codes
     assert [*[KILLED] * 5, 0] == killed_codes
-    assert ["00000056.safetensors", "00000058.safetensors", "00000060.safetensors"] == (
-        names
-    )
-    assert names == killed_names
-    assert ends == killed_ends
+    assert [f"000000{step}.safetensors" for step in (56, 58, 60)] == [*left]
+    assert left == killed_left
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_run_that_was_stopped_four_times_ends_as_one_that_was_not(killed, mode):
+    (_, left), _, (codes, stopped_left) = killed[mode]
+
+    assert [1, 143, 1, 143, 0] == codes
+    assert left == stopped_left
 
 
 # --- in this process ------------------------------------------------------------------
