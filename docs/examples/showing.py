@@ -1,4 +1,4 @@
-"""What the training examples share: colours, a progress bar, clean files."""
+"""What the training examples share: colours, progress, files."""
 
 import contextlib
 import os

@@ -14,7 +14,7 @@ import pytest
 
 import purestate as ps
 from purestate._saving import file
-from tests.helpers import ROOT, in_threads
+from tests.helpers import ROOT, in_threads, python
 from tests.saving.killed import STEPS
 
 KILLED = -signal.SIGKILL
@@ -157,6 +157,19 @@ def test_checkpoints_make_a_folder_again_that_was_removed(tmp_path):
     saves.save(2, box(2))
 
     assert [2] == saves.steps
+
+
+def test_a_program_that_ends_at_once_ends_when_its_file_is_in_place(tmp_path):
+    done = python(
+        f"""
+        import numpy as np, purestate as ps
+        saves = ps.Checkpoints({str(tmp_path)!r}, background=True)
+        saves.save(1, [np.ones(1 << 20) for _ in range(8)])
+        """
+    )
+
+    assert ("", 0) == (done.stderr, done.returncode)
+    assert ["00000001.safetensors"] == os.listdir(tmp_path)
 
 
 @pytest.mark.parametrize("by", ["save", "checkpoints"])
