@@ -179,14 +179,11 @@ class _Walk:
             return known[1]
         if is_tracer(array):
             return self._problem(path, "is a tracer: save outside of jit")
-        if isinstance(array, np.ndarray):
-            kind, dtype = "numpy", array.dtype
-        else:
-            if array.is_deleted():
-                return self._problem(path, "was donated")
-            kind, dtype = "jax", array.dtype
+        kind = "numpy" if type(array) in _NUMPY else "jax"
+        if kind == "jax" and array.is_deleted():
+            return self._problem(path, "was donated")
         node: dict[str, Any] = {"array": "", "kind": kind, "shape": list(array.shape)}
-        name = number_name(dtype)
+        name = number_name(array.dtype)
         if name:
             node["dtype"] = name
             if kind == "jax" and array.weak_type:
@@ -194,7 +191,7 @@ class _Walk:
         elif kind == "jax" and is_key(array):
             node |= {"kind": "key", "impl": str(jax.random.key_impl(array))}
         else:
-            return self._problem(path, f"has dtype {dtype}")
+            return self._problem(path, f"has dtype {array.dtype}")
         if kind == "jax" and (spec := _spec(array.sharding)):
             node["spec"] = spec
         node["array"] = name = self._name(path)

@@ -100,6 +100,24 @@ def load(
         opened.file.close()
 
 
+@overload
+def from_dict(
+    manifest: Mapping[str, Any],
+    like: type[_S],
+    leaves: _Leaves,
+    *,
+    allow: str | Iterable[str] = (),
+    sharding: Any = None,
+) -> _S: ...
+@overload
+def from_dict(
+    manifest: Mapping[str, Any],
+    like: _S,
+    leaves: _Leaves,
+    *,
+    allow: str | Iterable[str] = (),
+    sharding: Any = None,
+) -> _S: ...
 def from_dict(
     manifest: Mapping[str, Any],
     like: Any,

@@ -36,7 +36,8 @@ class Source(Protocol):
         """Raise an error of any kind if it has no such leaf."""
 
     def read(self, leaves: list["Leaf"], shardings: list[Any]) -> Iterator[Any]:
-        """Yield each leaf, by its place in the list, with its numbers as stored."""
+        """Yield each leaf with its numbers as they are stored."""
+        ...
 
 
 class Leaf:

@@ -110,20 +110,20 @@ def dtype_named(name: Any) -> Any:
 def _encoded(value: Any, within: tuple[int, ...]) -> Any:
     if id(value) in within or len(within) > 100:
         return {"named": _type_name(value)}
-    kind = type(value)
+    kind: Any = type(value)
     inner = functools.partial(_encoded, within=(*within, id(value)))
     if isinstance(value, enum.Enum):
         return {"enum": [_name(kind), value.name]}
     if kind is tuple:
         return {"tuple": [*map(inner, value)]}
-    if isinstance(value, tuple) and hasattr(kind, "_fields"):
+    if is_namedtuple(kind):
         fields = dict(zip(kind._fields, map(inner, value), strict=True))
         return {"namedtuple": [_name(kind), fields]}
     if kind is frozenset:
         return {"frozenset": sorted(map(inner, value), key=json.dumps)}
     if kind is slice:
         return {"slice": [*map(inner, (value.start, value.stop, value.step))]}
-    if isinstance(value, np.dtype) and number_name(value):
+    if issubclass(kind, np.dtype) and number_name(value):
         return {"dtype": value.name}
     if isinstance(value, _JNP_TYPE):
         return {"jnp_dtype": value.dtype.name}
