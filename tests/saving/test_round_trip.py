@@ -506,6 +506,25 @@ def test_a_loaded_state_compiles_nothing(path):
     assert 1 == step._cache_size()
 
 
+class Twins:
+    """A class with two children of one name."""
+
+    def __init__(self, a, b):
+        self.a, self.b = a, b
+
+
+X = jax.tree_util.GetAttrKey("x")
+jax.tree_util.register_pytree_with_keys(
+    Twins, lambda t: (((X, t.a), (X, t.b)), None), lambda _, parts: Twins(*parts)
+)
+
+
+def test_children_of_one_name_stay_apart(path):
+    before = Box(x=Twins(np.ones(2), np.zeros(3)))
+
+    same(before, through_file(path, before, before))
+
+
 def test_modules_of_flax_come_back(path):
     struct = pytest.importorskip("flax.struct", reason="flax needs the interop extra")
     linen = pytest.importorskip("flax.linen", reason="flax needs the interop extra")

@@ -36,7 +36,8 @@ class Source(Protocol):
         """Raise an error of any kind if it has no such leaf."""
 
     def read(self, leaves: list["Leaf"], shardings: list[Any]) -> Iterator[Any]:
-        """Yield each leaf, by its place in the list, with its numbers as stored."""
+        """Yield each leaf with its numbers as they are stored."""
+        ...
 
 
 class Leaf:
@@ -72,8 +73,7 @@ class Leaf:
         else:
             self.dtype, inner, dtype = _of_impl(self.impl)
             shape = (*shape, *inner)
-        # As numbers: of a key its data.
-        self.stored = untyped_jax.ShapeDtypeStruct(shape, dtype)
+        self.stored = shape, dtype  # of its numbers: of a key those of its data
         source.check(self)
 
     @property
@@ -89,7 +89,7 @@ class Leaf:
     @property
     def nbytes(self) -> int:
         """How many bytes its numbers take."""
-        return int(math.prod(self.stored.shape) * self.stored.dtype.itemsize)
+        return int(math.prod(self.stored[0]) * self.stored[1].itemsize)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         ((_, numbers),) = self.source.read([self], [None])
