@@ -1,19 +1,9 @@
 """`ps.shard` in a program of two processes, which talk over the loopback device."""
 
-import os
-import socket
-import subprocess
-import sys
+from tests.helpers import two_processes
 
 PROGRAM = """
-import sys
-
-import jax
-
-RANK = int(sys.argv[1])
 jax.config.update("jax_num_cpu_devices", 2)
-jax.config.update("jax_cpu_collectives_implementation", "gloo")
-jax.distributed.initialize(f"127.0.0.1:{sys.argv[2]}", 2, RANK)
 
 import jax.numpy as jnp, numpy as np, purestate as ps
 from jax.sharding import AxisType, PartitionSpec as P
@@ -62,30 +52,9 @@ for mesh in meshes:
 
     give_away(spread)
     assert spread.w.is_deleted() and here == net()
-print("process", RANK, "is done")
+print("done")
 """
 
 
 def test_each_process_holds_its_part():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(rank), port],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in (0, 1)
-    ]
-    try:
-        said = [process.communicate(timeout=120)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    for rank, (process, text) in enumerate(zip(processes, said, strict=True)):
-        assert 0 == process.returncode, text
-        assert f"process {rank} is done" in text
+    assert ["done\n"] * 2 == two_processes(PROGRAM)
