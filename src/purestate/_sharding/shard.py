@@ -49,7 +49,7 @@ def shard(
     ...     w: jax.Array = ps.field(spec=P("data"))
     >>> mesh = jax.make_mesh((1,), ("data",))
     >>> net = ps.shard(Net(w=jnp.ones((4, 2))), mesh)
-    >>> net.w.sharding.spec == P("data")
+    >>> net.w.sharding == jax.NamedSharding(mesh, P("data"))
     True
     """
     targets = shardings_for("ps.shard", state, mesh, rules, batch)
