@@ -308,8 +308,8 @@ DRIFTS = {
         "Box.parts: weak type False -> True",
     ),
     "structure": (
-        lambda b: b.replace(opt=None),
-        "Box.opt: class Inner -> NoneType",
+        lambda b: b.replace(opt=None, parts=(b.parts,)),
+        "Box.opt: class Inner -> NoneType\nBox.parts: class f32[](traced) -> tuple",
     ),
     "inner": (
         lambda b: b.replace(opt=b.opt.replace(m=b.opt.m[0])),
@@ -338,6 +338,25 @@ def test_a_state_that_comes_back_as_another_type_is_told(change, told):
         f"and scan would refuse it. Cast or reshape inside step, or start from the "
         f"type that it returns."
     )
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda box: ps.grad(lambda b: b.x.sum(), wrt="x")(box),
+        lambda box: ps.partition(box, "x")[0],
+        lambda box: ps.partition(box, "x"),
+    ],
+    ids=["gradient", "part", "both parts"],
+)
+@pytest.mark.parametrize("pack", [lambda box: box, ps.pack], ids=["plain", "packed"])
+def test_a_part_of_a_state_is_no_drift(part, pack):
+    box = Box(x=jnp.ones(3), opt=Inner(m=jnp.ones(2)), parts=jnp.float32(0))
+
+    found = ps.jit(part)(pack(box))  # a warning is an error
+
+    first = found[0] if isinstance(found, tuple) else found
+    assert (1, 3) == (len(jax.tree.leaves(first)), len(jax.tree.leaves(box)))
 
 
 def test_drift_is_told_while_tracing_only():

@@ -102,8 +102,8 @@ class At(Generic[_S, _T]):
         An exponential moving average: what is not a float stays as it is.
 
         >>> class Net(ps.State):
-        ...     w: jax.Array
-        ...     seen: jax.Array
+        ...     w: ps.Array
+        ...     seen: ps.Array
         >>> ema, net = Net(w=0.0, seen=1), Net(w=1.0, seen=5)
         >>> ema = ema.at(ps.floats).apply(lambda e, x: 0.9 * e + 0.1 * x, net)
         >>> round(float(ema.w), 3), int(ema.seen)

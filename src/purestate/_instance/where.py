@@ -50,8 +50,8 @@ def where(flag: ArrayLike, a: _T, b: _T) -> _T:
 
     >>> import jax, jax.numpy as jnp, purestate as ps
     >>> class Walk(ps.State):
-    ...     position: jax.Array
-    ...     steps: jax.Array
+    ...     position: ps.Array
+    ...     steps: ps.Array
     >>> walk = Walk(position=2.5, steps=10)
     >>> ps.where(walk.position > 2, Walk(position=0.0, steps=0), walk)
     Walk(position=f32[], steps=i32[])
@@ -132,13 +132,10 @@ def _width(number: Any) -> int:
 
 def _is_equal(x: Any, y: Any) -> bool:
     """Return whether two leaves that are not numbers are of one type and equal."""
-    if type(x) is not type(y) or isinstance(x, jax.Ref):
+    if type(x) is not type(y):
         return False
-    if isinstance(x, np.ndarray):
-        if x.dtype != y.dtype or x.shape != y.shape:
-            return False
-        if x.dtype == jax.dtypes.float0:
-            return True
+    if isinstance(x, np.ndarray) and (x.dtype, x.shape) != (y.dtype, y.shape):
+        return False
     try:
         same = x == y
         same = same.all() if isinstance(x, np.ndarray) else same
