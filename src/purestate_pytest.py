@@ -1,4 +1,4 @@
-"""The pytest plug-in of `purestate.testing`: where tests run, and a line that says so.
+"""The pytest plug-in: where the laws of `purestate.testing` run, and who kept a tracer.
 
 It imports neither purestate nor JAX when pytest loads it: JAX reads its environment
 when it is first imported, and a project's conftest.py must still have its say. It
@@ -62,6 +62,35 @@ def _set_profile(config: Any) -> None:
         _PROFILE, current, deadline=None, suppress_health_check=list(checks)
     )
     settings.load_profile(_PROFILE)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: Any, call: Any) -> Any:
+    """Add to the report of a failed test who kept the tracer that it is about."""
+    report = yield
+    error = getattr(call.excinfo, "value", None)
+    if report.failed and _may_be_about_a_tracer(error):
+        import purestate
+
+        found = purestate.explain(error)
+        if found:
+            report.sections.append(("purestate.explain", str(found)))
+    return report
+
+
+def _may_be_about_a_tracer(error: Any) -> bool:
+    """Return whether an error, or one before it, is worth a search; imports nothing."""
+    for _ in range(10):
+        if error is None or "jax" not in sys.modules:
+            return False
+        try:
+            text = str(error).lower()
+        except Exception:  # noqa: BLE001  # whatever a foreign exception raises
+            text = ""
+        if type(error).__module__ == "jax.errors" or "trace" in text:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def pytest_collection_finish(session: Any) -> None:

@@ -5,10 +5,12 @@ Where one fails after an update of jax or Python, look for the new text or name 
 """
 
 import dataclasses
+import sys
 
 import jax
 import jax.extend.core
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from purestate import _compat
@@ -54,6 +56,114 @@ def test_jax_still_says_that_a_tracer_leaked():
 
     with pytest.raises(Exception, match=_compat.LEAKED), jax.checking_leaks():
         jax.jit(lambda x: kept.append(x * 2))(1.0)
+
+
+def kept(transform=jax.jit, given=1.0):
+    """Return the argument of a function and what it computed, as it saw them."""
+    found = []
+
+    def function(x):
+        found.extend([x, x * 2])
+        return x
+
+    transform(function)(given)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("transform", "given"),
+    [
+        (jax.jit, 1.0),
+        (jax.vmap, jnp.ones(2)),
+        (lambda f: jax.jit(jax.grad(f)), 1.0),
+        (lambda f: jax.jit(jax.vmap(f)), jnp.ones(2)),
+    ],
+    ids=["jit", "vmap", "grad in jit", "vmap in jit"],
+)
+def test_a_tracer_still_knows_the_line_that_computed_it(transform, given):
+    _, computed = kept(transform, given)
+
+    lines = [x for x in _compat.computed_lines(computed) if x.file == __file__]
+
+    first = kept.__code__.co_firstlineno
+    assert _compat.Line(__file__, first + 5, "function") == lines[0]
+
+
+def test_a_tracer_still_knows_the_function_that_was_traced():
+    first = kept.__code__.co_firstlineno
+    for tracer in kept():
+        found = _compat.traced_function(tracer)
+
+        assert _compat.Line(__file__, first + 4, "function") == found
+
+
+@pytest.mark.parametrize(
+    ("transform", "given"),
+    [(jax.jit, 1.0), (jax.vmap, jnp.ones(2))],
+    ids=["jit", "vmap"],
+)
+def test_an_argument_still_has_no_line(transform, given):
+    argument, _ = kept(transform, given)
+
+    assert [] == _compat.computed_lines(argument)
+
+
+def test_a_tracer_still_says_in_errors_where_it_is_from():
+    for tracer in kept():
+        with pytest.raises(jax.errors.TracerArrayConversionError) as found:
+            np.asarray(tracer)
+
+        lines = [line.strip() for line in str(found.value).splitlines()]
+        assert _compat.origin_text(tracer) in lines
+        assert "tracing the function" in _compat.origin_text(tracer)
+
+
+def test_a_tracer_still_tells_whether_its_trace_is_over():
+    inside = []
+
+    def asking(x):
+        y = x * 2
+        inside.append(_compat.is_over(y))
+        return y
+
+    for transform, given in ((jax.jit, 1.0), (lambda f: jax.jit(jax.grad(f)), 1.0)):
+        transform(asking)(given)
+        _, computed = kept(transform, given)
+
+        assert _compat.is_over(computed)
+    assert [False, False] == inside
+    assert all(_compat.is_over(tracer) for tracer in kept(jax.vmap, jnp.ones(2)))
+
+
+def test_the_trace_of_a_function_that_raised_is_still_not_over():
+    found = []
+
+    def failing(x):
+        found.append(x * 2)
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        jax.jit(failing)(1.0)
+
+    assert not _compat.is_over(found[0])
+
+
+def test_errors_about_tracers_are_still_of_two_kinds():
+    tracer = kept()[1]
+    asked = [np.asarray, float, bool, lambda t: t + 1, lambda t: jnp.ones(2)[t > 1]]
+    for ask in asked:
+        with pytest.raises(_compat.TRACER_ERRORS):
+            ask(tracer)
+
+
+def test_the_last_error_is_still_where_python_leaves_it():
+    for name in ("last_exc", "last_value"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "last_exc", None, raising=False)
+            patch.setattr(sys, "last_value", None, raising=False)
+            patch.setattr(sys, name, KeyError(name), raising=False)
+
+            assert repr(KeyError(name)) == repr(_compat.last_error())
 
 
 @jax.custom_vjp

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from purestate._host.function import host_function
     from purestate._host.simulators.host_env import HostEnv
     from purestate._host.simulators.host_sim import HostSim
+    from purestate._inspect.explain import explain
     from purestate._inspect.nonfinite import find_nonfinite
     from purestate._inspect.summary import summary
     from purestate._instance.partition import combine, partition
@@ -48,6 +49,7 @@ __all__ = [
     "diff",
     "donation_report",
     "errors",
+    "explain",
     "field",
     "find_nonfinite",
     "find_tracers",
@@ -79,6 +81,7 @@ _LATER = {
     "HostSim": "_host.simulators.host_sim",
     "combine": "_instance.partition",
     "donation_report": "_transforms.donation_report",
+    "explain": "_inspect.explain",
     "find_nonfinite": "_inspect.nonfinite",
     "grad": "_transforms.grad",
     "host_function": "_host.function",

@@ -7,12 +7,14 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import itertools
+import os
 import re
 import sys
 import threading
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.core
@@ -93,6 +95,90 @@ def is_written_by_dataclasses(function: object) -> bool:
 def is_tracer(value: object) -> bool:
     """Return whether `value` stands for an array inside a transformed function."""
     return isinstance(value, Tracer)
+
+
+JAX_FOLDER = os.path.join(os.path.dirname(jax.__file__), "")
+
+
+class Line(NamedTuple):
+    """A line of a program that ran.
+
+    Attributes:
+        file: its file, as Python names it.
+        number: the line, counted from 1.
+        function: the innermost function that it is in, without those around it.
+    """
+
+    file: str
+    number: int
+    function: str
+
+
+def computed_lines(tracer: Any) -> list[Line]:
+    """Return the lines that ran when a tracer was made, the innermost first.
+
+    Those of jax are among them. Empty for an argument of a jit or a vmap, and where jax
+    does not keep them, as for the tracers of `jax.grad` outside of any jit.
+    """
+    if getattr(tracer, "parent", tracer) is None:
+        return []
+    info = getattr(tracer, "_line_info", None) or getattr(tracer, "source_info", None)
+    frames = getattr(getattr(info, "traceback", None), "frames", None)
+    if frames:
+        lines = [
+            Line(f.file_name, f.line_num, f.function_name.rpartition(".")[2])
+            for f in frames
+        ]
+        first = itertools.takewhile(lambda x: x.file.startswith(JAX_FOLDER), lines)
+        # The function that `jax.vmap` returns makes the tracers of the arguments.
+        return [] if any(line.function == "vmap_f" for line in first) else lines
+    inner = (getattr(tracer, name, None) for name in ("primal", "val", "tangent"))
+    return next(
+        (lines for t in inner if is_tracer(t) and (lines := computed_lines(t))), []
+    )
+
+
+_SOURCE = re.compile(r"(?P<function>.*) at (?P<file>.*):(?P<line>\d+)")
+
+
+def traced_function(tracer: Any) -> Line | None:
+    """Return the function in whose trace a tracer was made, by its first line."""
+    about = getattr(tracer, "_debug_info", None)
+    found = _SOURCE.fullmatch(str(getattr(about, "func_src_info", "")))
+    if found:
+        return Line(found["file"], int(found["line"]), found["function"])
+    inner = (getattr(tracer, name, None) for name in ("primal", "val", "tangent"))
+    return next((f for t in inner if is_tracer(t) and (f := traced_function(t))), None)
+
+
+def origin_text(tracer: Any) -> str:
+    """Return the line by which jax says in errors where a tracer is from, or ""."""
+    return str(tracer._origin_msg()).strip()
+
+
+def is_over(tracer: Any) -> bool | None:
+    """Return whether the trace of a tracer came to its end; None if jax does not tell.
+
+    A trace that an exception left did not. jax keeps the equations of a jit until its
+    end, and marks other traces. It does not tell of the arguments of a jit.
+    """
+    trace = getattr(tracer, "_trace", None)
+    if not trace or not trace.is_valid():
+        return True
+    equations = getattr(getattr(trace, "frame", None), "tracing_eqns", None)
+    if equations is not None:
+        if equations:
+            return False
+        return True if getattr(tracer, "parent", None) is not None else None
+    inner = (getattr(tracer, name, None) for name in ("tangent", "primal", "val"))
+    known = [over for t in inner if is_tracer(t) and (over := is_over(t)) is not None]
+    return known[0] if known else None
+
+
+def last_error() -> BaseException | None:
+    """Return the exception that is handled now, or the last one that nobody handled."""
+    last = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    return sys.exception() or last
 
 
 def current_trace() -> object:
@@ -296,6 +382,12 @@ def array_here(value: np.ndarray[Any, Any]) -> Any:
     """
     return value if is_refusing() else jnp.array(value)
 
+
+# What jax raises about a tracer, where a number was asked for or another trace's.
+TRACER_ERRORS: tuple[type[Exception], ...] = (
+    untyped_jax.errors.JAXTypeError,
+    untyped_jax.errors.JAXIndexError,
+)
 
 # --- texts of jax's own errors and warnings; tests/test_canaries.py raises each -------
 

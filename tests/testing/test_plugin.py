@@ -148,3 +148,87 @@ def test_sharded():
     done, text = run(tmp_path, code=code, XLA_FLAGS=flags)
 
     assert 0 == done, text
+
+
+LEAKING = """
+import jax, numpy as np, pytest
+
+class Box:
+    def apply(self, x):
+        self.cache = x * 2
+        return x
+
+@pytest.fixture
+def box():
+    box = Box()
+    jax.jit(box.apply)(1.0)
+    return box
+
+def test_read(box):
+    np.asarray(box.cache)
+
+def test_add(box):
+    try:
+        box.cache + 1
+    except TypeError as error:
+        raise ValueError("hidden") from error
+
+def test_live():
+    jax.jit(lambda x: np.asarray(x))(1.0)
+
+def test_other(box):
+    assert "trace" == 1
+
+@pytest.mark.xfail(strict=True)
+def test_expected(box):
+    np.asarray(box.cache)
+"""
+
+
+@pytest.mark.parametrize("workers", [(), ("-n1",)], ids=["one process", "a worker"])
+def test_a_failed_test_tells_who_kept_the_tracer(tmp_path, workers):
+    if workers:
+        pytest.importorskip("xdist", reason="pytest-xdist runs the workers")
+
+    code, text = run(tmp_path, *workers, code=LEAKING)
+
+    assert 1 == code, text
+    assert "4 failed, 1 xfailed" in text
+    assert 2 == text.count("purestate.explain")
+    assert 2 == text.count("stored at test_it.py:6 in apply: self.cache = x * 2")
+    for test, line in (
+        ("test_read", "np.asarray(box.cache)  TracerArrayConversionError"),
+        ("test_add", "box.cache + 1  UnexpectedTracerError"),
+    ):
+        assert f"\n{line}\n   {test}: box.cache   stored at" in text
+
+
+def test_a_failed_test_without_jax_imports_nothing(tmp_path):
+    code, text = run(
+        tmp_path,
+        code="""
+import sys
+
+def test_fails():
+    raise TypeError("no tracer")
+
+def test_after():
+    assert not {"jax", "purestate"} & set(sys.modules)
+""",
+    )
+
+    assert 1 == code, text
+    assert "1 failed, 1 passed" in text
+
+
+class Broken(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+
+def test_an_error_without_a_text_is_not_worth_a_search():
+    error = Broken()
+    error.__cause__ = Broken()
+
+    assert not purestate_pytest._may_be_about_a_tracer(error)
+    assert not purestate_pytest._may_be_about_a_tracer(None)

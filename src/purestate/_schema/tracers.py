@@ -1,9 +1,10 @@
 """Where tracers hide: a search through any object, for when one has leaked."""
 
 import functools
+import itertools
 import types
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -28,21 +29,47 @@ def find_tracers(obj: Any) -> list[str]:
     >>> ps.find_tracers(kept)
     ["['last'][0]"]
     """
-    found: list[str] = []
+    found = ["".join(path) for path, _ in walk([((), obj)])]
+    return sorted(path or "the object itself" for path in found)
+
+
+def walk(
+    roots: Iterable[tuple[tuple[str, ...], Any]],
+    is_late: Callable[[], bool] = bool,
+) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the tracers below some objects, with the steps that lead to them.
+
+    The nearest come first, and what several steps lead to is looked at once.
+
+    Args:
+        roots: what to start from, each with the steps to it; without any, a module.
+        is_late: asked before each step; the walk ends when it returns True.
+    """
     seen: set[int] = set()
-    waiting: list[tuple[str, Any]] = [("", obj)]
-    while waiting:
-        path, value = waiting.pop()
-        if is_tracer(value):
-            found.append(path or "the object itself")
-        elif id(value) not in seen and not isinstance(value, _ATOMS):
-            seen.add(id(value))
-            waiting.extend(
-                (path + step, part) for step, part in _parts(value, path == "")
-            )
-    return sorted(found)
+    waiting: deque[tuple[tuple[str, ...], Any, Iterator[tuple[str, Any]] | None]]
+    waiting = deque((path, value, None) for path, value in roots)
+    while waiting and not is_late():
+        path, value, parts = waiting.popleft()
+        try:
+            if parts is None:
+                if is_tracer(value):
+                    yield path, value
+                    continue
+                if id(value) in seen or isinstance(value, _ATOMS):
+                    continue
+                seen.add(id(value))
+                parts = _parts(value, path == ())
+            some = list(itertools.islice(parts, _AT_ONCE))
+        except Exception:  # noqa: BLE001  # whatever a foreign object raises
+            continue
+        for step, part in some:
+            if not issubclass(type(part), _ATOMS):
+                waiting.append(((*path, step) if step else path, part, None))
+        if len(some) == _AT_ONCE:  # the rest of a large container has to wait
+            waiting.append((path, value, parts))
 
 
+_AT_ONCE = 256
 _ATOMS = (str, bytes, int, float, complex, type(None))
 
 
