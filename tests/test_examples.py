@@ -2,11 +2,14 @@
 
 import builtins
 import contextlib
+import functools
 import importlib.metadata
 import importlib.util
 import io
+import itertools
 import pathlib
 import re
+import signal
 import struct
 import sys
 from xml.etree import ElementTree
@@ -163,8 +166,43 @@ def test_the_picture_is_a_png_of_the_size_it_says(run):
     assert (1800, 630) == struct.unpack(">II", head[16:24])
 
 
-def test_nothing_but_the_picture_is_written(run):
-    assert [run.picture] == list(run.picture.parent.iterdir())
+def test_nothing_but_the_picture_and_a_checkpoint_is_written(run):
+    folder = run.picture.with_suffix(".run")
+
+    assert {run.picture, folder} == set(run.picture.parent.iterdir())
+    assert ["00000003.safetensors"] == [path.name for path in folder.iterdir()]
+
+
+def test_a_run_that_was_interrupted_goes_on_and_ends_as_one_that_was_not(
+    run, tmp_path, monkeypatch
+):
+    evaluate, epochs = run.module.evaluate, itertools.count(1)
+
+    def interrupted(*args):
+        if next(epochs) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return evaluate(*args)
+
+    monkeypatch.setattr(run.module, "evaluate", interrupted)
+    out = tmp_path / "digits.png"
+    with pytest.raises(KeyboardInterrupt, match=r"^stopped after step 2, saved as "):
+        run.module.main(EPOCHS, out)
+    assert not out.exists()
+    accuracy, state = run.module.main(EPOCHS, out, resume=True)
+
+    assert run.accuracy == accuracy
+    assert not ps.diff(run.state, state, values=True)
+    assert run.picture.read_bytes() == out.read_bytes()
+
+
+def test_a_run_that_starts_anew_removes_the_checkpoints_of_the_one_before(tmp_path):
+    showing = load("examples/showing.py")
+    saves = ps.Checkpoints(tmp_path)
+    saves.save(3, {"a": 3})
+
+    assert ({"a": 3}, 3) == showing.begin(saves, {"a": 0}, resume=True)
+    assert ({"a": 0}, 0) == showing.begin(saves, {"a": 0}, resume=False)
+    assert [] == saves.steps
 
 
 def test_an_interrupted_picture_leaves_the_old_one(run, tmp_path):
@@ -221,16 +259,40 @@ def test_a_log_gets_plain_lines(run, tmp_path, capsys):
 def charlm():
     for name in ("optax", "rich"):
         pytest.importorskip(name, reason="needs the extra `examples`")
-    return load("examples/charlm.py")
+    module = load("examples/charlm.py")
+    module.docstrings = functools.cache(module.docstrings)  # a second of parsing
+    return module
 
 
 @pytest.fixture(scope="module")
-def written(charlm):
+def written(charlm, tmp_path_factory):
     """What a short run found, its state, and what it printed."""
-    printed = io.StringIO()
+    printed, out = io.StringIO(), tmp_path_factory.mktemp("charlm")
     with contextlib.redirect_stdout(printed):
-        found, train = charlm.main(total=60, per_call=20, written=12)
+        found, train = charlm.main(total=60, per_call=20, written=12, out=out)
     return found, train, printed.getvalue()
+
+
+def test_a_transformer_that_was_interrupted_ends_as_one_that_was_not(
+    charlm, written, tmp_path, monkeypatch
+):
+    steps, options = charlm.Train.steps, {"total": 60, "written": 12, "out": tmp_path}
+
+    def interrupted(*args, **kwargs):
+        signal.raise_signal(signal.SIGINT)
+        return steps(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(charlm.Train, "steps", interrupted)
+        with pytest.raises(
+            KeyboardInterrupt, match=r"^stopped after step 20, saved as"
+        ):
+            charlm.main(**options)
+    found, train = charlm.main(**options, resume=True)
+
+    expected, uninterrupted, _ = written
+    assert expected == found
+    assert not ps.diff(uninterrupted, train, values=True)
 
 
 def test_a_few_steps_teach_the_transformer_more_than_how_often_bytes_occur(written):

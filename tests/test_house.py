@@ -29,14 +29,15 @@ BELOW = {
     "_host/simulators": ["_host/function"],
     "_pack": ["_instance"],
     "_transforms": ["_host/call", "_pack"],
+    "_saving": ["_pack", "_state"],
     "mujoco": ["_host/function", "_state"],
     "optax": ["_state"],
     "testing/_trees": ["_inspect"],
     "testing/_strategies": ["testing/_trees", "_state"],
     "testing/_cases": ["testing/_strategies", "_pack"],
-    "testing/_laws": ["testing/_cases", "_transforms", "_host/function"],
+    "testing/_laws": ["testing/_cases", "_transforms", "_saving", "_host/function"],
     "testing": ["testing/_laws"],
-    "__init__": ["_host/simulators", "_transforms", "_state"],
+    "__init__": ["_host/simulators", "_transforms", "_saving"],
 }
 KNOWS_JAX = ("_compat", "_host/program")
 

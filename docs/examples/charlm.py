@@ -5,6 +5,7 @@ Whole modules are held out. `Train.steps` takes the model, its optimizer and the
 key, makes many training steps in one compiled call, and returns all of them updated.
 At the end the bits per byte of the held-out text stand next to those of counted bytes,
 of counted pairs of bytes and of zlib, and the model writes a text of its own.
+Checkpoints are in `out/charlm`: Ctrl-C lets a call end, `--resume` goes on from there.
 """
 
 import argparse
@@ -22,7 +23,7 @@ import rich.console
 
 import purestate as ps
 from purestate.optax import Optimizer
-from showing import progress
+from showing import begin, progress
 
 # --- the text ------------------------------------------------------------------------
 
@@ -223,7 +224,7 @@ def write(model, key, prompt, count):
 # --- the run -------------------------------------------------------------------------
 
 
-def main(total=1300, seed=0, per_call=20, written=400):
+def main(total=1300, seed=0, per_call=20, written=400, out="out/charlm", resume=False):
     """Train, print what came of it, and return bits per byte and state."""
     console = rich.console.Console()
     read, held_out = docstrings(READ), docstrings(HELD_OUT)
@@ -231,11 +232,15 @@ def main(total=1300, seed=0, per_call=20, written=400):
 
     train = Train(jax.random.key(seed), total)
     text, unseen = jnp.asarray(read), jnp.asarray(held_out)
-    calls = total // per_call
-    with progress(console, calls, unit=f"{per_call} steps") as show:
-        for _ in range(calls):
-            train, bits = train.steps(text, count=per_call)
-            show(f"bits per byte {float(bits):.3f}")
+    with ps.Checkpoints(out, every="1 min") as saves:
+        train, start = begin(saves, train, resume)
+        unit, done = f"{per_call} steps", start // per_call
+        with progress(console, total // per_call, unit, done) as show:
+            for step in range(start + per_call, total + 1, per_call):
+                train, bits = train.steps(text, count=per_call)
+                show(f"bits per byte {float(bits):.3f}")
+                saves.offer(step, train)
+        saves.save(total, train)
 
     found = baselines(read, held_out)
     found["this model"] = float(held_out_bits(train.model, unseen))
@@ -253,6 +258,8 @@ def parse():
     parser = argparse.ArgumentParser(description="Train a small transformer.")
     parser.add_argument("--steps", dest="total", type=int, default=1300)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", default="out/charlm", help="folder of the checkpoints")
+    parser.add_argument("--resume", action="store_true", help="go on from a checkpoint")
     options = parser.parse_args()
     if options.total < 20 or options.total % 20:
         parser.error("--steps must be a multiple of 20")
@@ -262,5 +269,5 @@ def parse():
 if __name__ == "__main__":
     try:
         main(**parse())
-    except KeyboardInterrupt:
-        sys.exit("interrupted: nothing was kept")
+    except KeyboardInterrupt as stop:
+        sys.exit(f"{str(stop) or 'interrupted'}: go on with --resume")

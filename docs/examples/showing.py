@@ -1,4 +1,4 @@
-"""What the training examples share to show a run: colours, a progress bar, saving."""
+"""What the training examples share: colours, a progress bar, where a run starts."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ INK, GRID, BLUE, ORANGE, RED = "#33373d", "#e6e8eb", "#3b6fb6", "#e08a2c", "#c24
 
 
 @contextlib.contextmanager
-def progress(console, total, unit="epoch"):
+def progress(console, total, unit="epoch", done=0):
     """Yield a function that shows a text for each unit: in a bar, or as log lines."""
     if console.is_terminal:
         columns = (
@@ -20,17 +20,29 @@ def progress(console, total, unit="epoch"):
             rich.progress.TimeElapsedColumn(),
         )
         with rich.progress.Progress(*columns, console=console, expand=True) as bar:
-            task = bar.add_task("compiling", total=total)
+            task = bar.add_task("compiling", total=total, completed=done)
             yield lambda text: bar.update(task, description=text, advance=1)
     else:
-        done = iter(range(1, total + 1))
+        counts = iter(range(done + 1, total + 1))
 
         def line(text):
-            count = next(done)
+            count = next(counts)
             if count in (1, total) or count % 10 == 0:
                 print(f"{unit} {count:3}/{total}  {text}", flush=True)
 
         yield line
+
+
+def begin(saves, state, resume):
+    """Return state and step to start from: those of the newest checkpoint, or none.
+
+    A run that starts anew removes the checkpoints of the one before.
+    """
+    if resume:
+        return saves.resume(state)
+    for step in saves.steps:
+        saves.path(step).unlink()
+    return state, 0
 
 
 def plain(axes):

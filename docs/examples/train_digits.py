@@ -4,7 +4,8 @@ The data are the 1,797 images of 8 x 8 pixels that come with scikit-learn; a qua
 them is held out. `TrainState.epoch` takes the model, a moving average of it, the
 optimizer and the random key, and returns all of them updated; the old buffers are
 donated, so that the new values can be written in their place. The average is what is
-evaluated. The curves and some misread digits end up in `out/digits.png`.
+evaluated. The curves and some misread digits end up in `out/digits.png`, checkpoints in
+`out/digits.run`: Ctrl-C lets an epoch end, and `--resume` goes on from there.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from sklearn.model_selection import train_test_split
 
 import purestate as ps
 from purestate.optax import Optimizer
-from showing import BLUE, INK, ORANGE, RED, plain, progress, save
+from showing import BLUE, INK, ORANGE, RED, begin, plain, progress, save
 
 # --- the model -----------------------------------------------------------------------
 
@@ -137,7 +138,7 @@ def evaluate(model, images, labels):
 # --- the run -------------------------------------------------------------------------
 
 
-def main(epochs=60, out="out/digits.png", seed=0, batch=32):
+def main(epochs=60, out="out/digits.png", seed=0, batch=32, resume=False):
     """Train, write the picture to `out`, and return held-out accuracy and state."""
     console = rich.console.Console()
     images, labels = load_digits(return_X_y=True)
@@ -152,29 +153,38 @@ def main(epochs=60, out="out/digits.png", seed=0, batch=32):
 
     steps = len(train_labels) // batch * epochs
     state = TrainState(jax.random.key(seed), steps, batch)
-    history = []
-    with progress(console, epochs) as show:
-        for _ in range(epochs):
-            state, metrics = state.epoch(train_images, train_labels)
-            seen = jax.tree.map(jnp.mean, metrics)
-            held_out = evaluate(state.ema, test_images, test_labels)
-            history.append((seen, held_out))
-            show(words(seen, held_out))
+    picture = pathlib.Path(out)
+    with ps.Checkpoints(picture.with_suffix(".run"), every=10) as saves:
+        state, start = begin(saves, state, resume)
+        history = saves.extra or []  # what stands beside the state in its checkpoint
+        with progress(console, epochs, done=start) as show:
+            for epoch in range(start + 1, epochs + 1):
+                state, metrics = state.epoch(train_images, train_labels)
+                seen = numbers(jax.tree.map(jnp.mean, metrics))
+                held_out = numbers(evaluate(state.ema, test_images, test_labels))
+                history.append([seen, held_out])
+                show(words(seen, held_out))
+                saves.offer(epoch, state, extra=history)
+        saves.save(epochs, state, extra=history)
 
-    accuracy = float(history[-1][1].accuracy)
+    accuracy = history[-1][1]["accuracy"]
     console.print(state_table(state))
     predicted = np.asarray(state.ema(test_images).argmax(axis=-1))
     figure = draw(history, np.asarray(test_images), np.asarray(test_labels), predicted)
-    save(figure, pathlib.Path(out))
+    save(figure, picture)
     wrong = int(np.sum(predicted != test_labels))
     print(f"held-out accuracy {accuracy:.4f}: {wrong} of {len(predicted)} are misread")
     print(f"the picture is in {out}")
     return accuracy, state
 
 
+def numbers(metrics):
+    return {"loss": float(metrics.loss), "accuracy": float(metrics.accuracy)}
+
+
 def words(seen, held_out):
     text = "loss {:.4f}  held out: loss {:.4f}  accuracy {:.4f}"
-    return text.format(*map(float, (seen.loss, held_out.loss, held_out.accuracy)))
+    return text.format(seen["loss"], held_out["loss"], held_out["accuracy"])
 
 
 def state_table(state):
@@ -234,7 +244,7 @@ def draw_curves(figure, history):
     last = len(history)
     for axes, name in ((left, "loss"), (right, "accuracy")):
         for side, color, label in ((0, BLUE, "training"), (1, ORANGE, "held out")):
-            values = [float(getattr(metrics[side], name)) for metrics in history]
+            values = [metrics[side][name] for metrics in history]
             style = {"color": color, "label": label, "marker": "o", "markersize": 5}
             axes.plot(range(1, last + 1), values, markevery=[-1], **style)
         axes.set_title(name, color=INK, loc="left", fontsize=12)
@@ -244,12 +254,12 @@ def draw_curves(figure, history):
     left.set_yscale("log")
     left.yaxis.set_minor_formatter("")
     left.legend(frameon=False, labelcolor=INK)
-    lowest = min(float(held_out.accuracy) for _, held_out in history)
+    lowest = min(held_out["accuracy"] for _, held_out in history)
     right.set_ylim(max(lowest - 0.02, 0), 1.004)
     right.text(
         0.97,
         0.4,
-        f"{float(history[-1][1].accuracy):.1%}",
+        f"{history[-1][1]['accuracy']:.1%}",
         color=ORANGE,
         fontsize=26,
         ha="right",
@@ -262,6 +272,7 @@ def parse():
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--out", default="out/digits.png", help="the picture")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--resume", action="store_true", help="go on from a checkpoint")
     options = parser.parse_args()
     if options.epochs < 1:
         parser.error("--epochs must be at least 1")
@@ -271,5 +282,5 @@ def parse():
 if __name__ == "__main__":
     try:
         main(**parse())
-    except KeyboardInterrupt:
-        sys.exit("interrupted: no picture was written")
+    except KeyboardInterrupt as stop:
+        sys.exit(f"{str(stop) or 'interrupted'}: go on with --resume")

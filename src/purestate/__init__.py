@@ -36,14 +36,20 @@ if TYPE_CHECKING:
     from purestate._inspect.summary import summary
     from purestate._instance.partition import combine, partition
     from purestate._instance.where import where
+    from purestate._saving.checkpoints import Checkpoints
+    from purestate._saving.load import from_dict, load
+    from purestate._saving.save import save, to_dict
+    from purestate._saving.saved import Saved
     from purestate._transforms.donation_report import donation_report
     from purestate._transforms.grad import grad, value_and_grad
     from purestate._transforms.vmap import vmap
 
 __all__ = [
     "Array",
+    "Checkpoints",
     "HostEnv",
     "HostSim",
+    "Saved",
     "State",
     "combine",
     "diff",
@@ -54,19 +60,23 @@ __all__ = [
     "find_nonfinite",
     "find_tracers",
     "floats",
+    "from_dict",
     "grad",
     "host_function",
     "jit",
     "leaves",
+    "load",
     "original_error",
     "pack",
     "partition",
     "pformat",
     "prefix",
+    "save",
     "stack",
     "static",
     "summary",
     "surface_errors",
+    "to_dict",
     "unstack",
     "value_and_grad",
     "vmap",
@@ -77,16 +87,22 @@ __version__ = "0.1.0"
 # Imported when they are first asked for: a fifth of the files, which programs without
 # host functions do not need.
 _LATER = {
+    "Checkpoints": "_saving.checkpoints",
     "HostEnv": "_host.simulators.host_env",
     "HostSim": "_host.simulators.host_sim",
+    "Saved": "_saving.saved",
     "combine": "_instance.partition",
     "donation_report": "_transforms.donation_report",
     "explain": "_inspect.explain",
     "find_nonfinite": "_inspect.nonfinite",
+    "from_dict": "_saving.load",
     "grad": "_transforms.grad",
     "host_function": "_host.function",
+    "load": "_saving.load",
     "partition": "_instance.partition",
+    "save": "_saving.save",
     "summary": "_inspect.summary",
+    "to_dict": "_saving.save",
     "value_and_grad": "_transforms.grad",
     "vmap": "_transforms.vmap",
     "where": "_instance.where",

@@ -119,40 +119,35 @@ class Optimizer(State):
             params: the model, a State or any pytree.
             make: returns the optax transformation, as `optax.adamw` does; a function of
                 a module, so that other processes have it too.
-            *args: its arguments. Arrays become data, in `hyperparams`; everything else
-                is a constant of the program.
+            *args: its arguments. Arrays, and floating-point numbers of numpy, become
+                data, in `hyperparams`; everything else is a constant of the program.
             wrt: the leaves to train: `ps.leaves(...)`, a path or several.
             **kwargs: its arguments by name.
 
         Raises:
             OptimizerError: something that could not be equal for another instance, or
                 in another process; wrong arguments; nothing to train.
-            PlaceError: a path in `wrt` that leads to no leaf.
+            PlaceError: a path in `wrt`, or in a choice among the arguments, that leads
+                to no leaf.
         """
-        self.wrt = _choice(wrt)
-        self.make, self.hyperparams = _bound(make, args, kwargs)
-        self.trained = tuple((self.wrt & floats).among(params))
-        if not any(self.trained):
-            raise OptimizerError.nothing(type(params).__name__, str(self.wrt))
+        choice = _choice(wrt)
+        factory, arrays = _bound(make, args, kwargs)
+        for mask in _choices((*factory.args, *factory.keywords.values())):
+            mask.check(params)
+        trained = tuple((choice & floats).among(params))
+        if not any(trained):
+            raise OptimizerError.nothing(type(params).__name__, str(choice))
         found, structure = jax.tree.flatten(params)
-        self.state = self.tx.init(_chosen(structure, found, self.trained))
+        state = _transformation(factory, arrays).init(
+            _chosen(structure, found, trained)
+        )
+        self.state, self.hyperparams, self.make = state, arrays, factory
+        self.wrt, self.trained = choice, trained
 
     @property
     def tx(self) -> optax.GradientTransformationExtraArgs:
         """The optax transformation, made anew."""
-        try:
-            made = self.make(**self.hyperparams)
-        except Exception as error:
-            error.add_note(
-                f"raised by {function_name(self.make.func)}, which "
-                f"makes the transformation of an Optimizer."
-            )
-            raise
-        if isinstance(made, optax.MultiSteps):
-            made = made.gradient_transformation()
-        if not _is_made(made):
-            raise OptimizerError.not_made(function_name(self.make.func), made)
-        return optax.with_extra_args_support(made)
+        return _transformation(self.make, self.hyperparams)
 
     def update(
         self, params: _M, /, *, grads: Any, **extra: Any
@@ -186,6 +181,24 @@ class Optimizer(State):
         moved = optax.apply_updates(trained, updates)
         made: _M = _replaced(structure, found, flags, moved)
         return self.replace(state=state), made
+
+
+def _transformation(
+    make: functools.partial[Any], arrays: dict[str, jax.Array]
+) -> optax.GradientTransformationExtraArgs:
+    name = function_name(make.func)
+    try:
+        made = make(**arrays)
+    except Exception as error:
+        error.add_note(
+            f"raised by {name}, which makes the transformation of an Optimizer."
+        )
+        raise
+    if isinstance(made, optax.MultiSteps):
+        made = made.gradient_transformation()
+    if not _is_made(made):
+        raise OptimizerError.not_made(name, made)
+    return optax.with_extra_args_support(made)
 
 
 def _chosen(structure: Any, found: list[Any], flags: tuple[bool, ...]) -> Any:
@@ -267,7 +280,7 @@ def _bound(
         kind is inspect.Parameter.VAR_POSITIONAL for kind in kinds.values()
     ):  # then the ones before must be given by position, too
         alone, named = list(bound.args), dict(bound.kwargs)
-    arrays = {key: _data(x) for key, x in named.items() if _is_array(x)}
+    arrays = {key: _data(x) for key, x in named.items() if _is_data(x)}
     constants = {key: x for key, x in named.items() if key not in arrays}
     constant = {str(i): value for i, value in enumerate(alone)} | constants
     for key, value in constant.items():
@@ -305,6 +318,28 @@ def _is_made(value: Any) -> bool:
 
 def _is_array(value: Any) -> bool:
     return isinstance(value, jax.Array | np.ndarray)
+
+
+def _is_data(value: Any) -> bool:
+    """Return whether an argument with a name is data: an element of a sweep as well."""
+    is_scalar = isinstance(value, np.generic)
+    return _is_array(value) or (
+        is_scalar and bool(jnp.issubdtype(value.dtype, jnp.inexact))
+    )
+
+
+def _choices(value: Any) -> Iterator[Leaves]:
+    """Yield the choices of leaves in a constant: masks."""
+    if isinstance(value, Leaves):
+        yield value
+    elif isinstance(value, functools.partial):
+        yield from _choices((*value.args, *value.keywords.values()))
+    elif isinstance(value, tuple | frozenset):
+        for part in value:
+            yield from _choices(part)
+    elif is_value_dataclass(value):
+        for spec in dataclasses.fields(value):
+            yield from _choices(getattr(value, spec.name, None))
 
 
 def _own(value: Any) -> Iterator[Any]:

@@ -293,6 +293,34 @@ def test_one_place_serves_many_updates():
     )
 
 
+def test_apply_takes_what_other_trees_have_in_the_place():
+    ours, theirs = (Net(head=layer(x), rest=[layer(x)]) for x in (1.0, 2.0))
+
+    one = ours.at(lambda n: n.head.weight).apply(
+        lambda a, b, c: a + b * c, theirs, ours
+    )
+    two = ours.at(lambda n: (n.head.weight, n.rest[0].weight)).apply(jnp.add, theirs)
+
+    assert [3, 3] == one.head.weight.tolist()
+    assert [3, 3] == two.head.weight.tolist() == two.rest[0].weight.tolist()
+
+
+class Head(ps.State):
+    head: Layer
+
+
+def test_another_tree_may_be_of_another_class_that_has_the_place():
+    place = Net(head=layer()).at(lambda n: n.head.weight)
+
+    after = place.apply(jnp.add, Head(head=layer()))
+
+    assert [2, 2] == after.head.weight.tolist()
+    with pytest.raises(
+        PlaceError, match=r"^apply\(\) got a Frozen without \.head\.weight: Frozen is"
+    ):
+        place.apply(jnp.add, Frozen(w=layer()))
+
+
 # --- In transforms --------------------------------------------------------------------
 
 

@@ -158,6 +158,11 @@ RAISED = (
     "compute in apply(...)."
 )
 
+NO_SELECTOR = (
+    "at() takes a selector, lambda s: s.{0}, or a choice of leaves, ps.leaves('{0}'), "
+    "and got {1}."
+)
+
 
 @pytest.mark.parametrize(
     ("where", "text"),
@@ -177,7 +182,9 @@ RAISED = (
             RAISED.format("TypeError: object of type '_Place' has no len()"),
         ),
         (lambda n: 1 / 0, RAISED.format("ZeroDivisionError: division by zero")),
-        ("head.weight", RAISED.format("TypeError: 'str' object is not callable")),
+        ("head.weight", NO_SELECTOR.format("head.weight", "'head.weight'")),
+        (3, NO_SELECTOR.format("field", "3")),
+        (None, NO_SELECTOR.format("field", "None")),
     ],
 )
 def test_a_selector_that_does_not_return_a_place_is_refused(where, text):

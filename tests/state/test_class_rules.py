@@ -213,7 +213,7 @@ def test_an_unknown_class_keyword_names_those_that_there_are():
     with pytest.raises(
         DeclarationError,
         match=r"^class Odd\(State, order=\.\.\.\): no base takes the keyword 'order'\. "
-        r"State takes kw_only, strict, frozen\.$",
+        r"State takes kw_only, strict, frozen, version, was\.$",
     ):
 
         class Odd(ps.State, order=True):

@@ -485,3 +485,12 @@ def test_four_devices_share_the_work(use):
     done = python(DEVICES, use, check, devices=4)
 
     assert "" == done.stderr
+
+
+@pytest.mark.parametrize("rate", [np.float32(0.1), np.logspace(-1, 0, 2)[0]])
+def test_a_floating_point_number_of_numpy_is_data(rate):
+    opt = Optimizer(X, optax.adam, rate, b1=np.float64(0.9), nesterov=np.bool_(0))
+
+    assert {"learning_rate", "b1"} == opt.hyperparams.keys()
+    assert opt.hyperparams["learning_rate"].dtype == jnp.float32
+    assert opt.make.keywords["nesterov"] is False

@@ -307,3 +307,38 @@ def test_without_optax_the_import_says_what_to_install():
         "ModuleNotFoundError: purestate.optax needs optax, the extra `optax`: pip "
         "install optax." in done.stderr
     )
+
+
+@pytest.mark.parametrize("mask", [lambda c: c, lambda c: ~c, lambda c: ps.floats & ~c])
+def test_a_path_to_no_leaf_in_a_mask_is_named(mask):
+    text = "Net has no leaf '**.bais'; did you mean '**.bias'?"
+
+    with pytest.raises(PlaceError) as caught:
+        Optimizer(
+            net(), optax.adamw, 0.1, mask=mask(ps.leaves("**.bais")), wrt=steps.FLOATS
+        )
+    assert text == str(caught.value)
+
+
+def test_a_path_to_no_leaf_is_found_inside_of_an_argument():
+    text = "^Net has no leaf 'bais'; "
+
+    for inside in (
+        functools.partial(steps.halving, ps.leaves("bais")),
+        ((~ps.leaves("bais"),),),
+        steps.Warmup(ps.leaves("bais")),
+    ):
+        with pytest.raises(PlaceError, match=text):
+            Optimizer(net(), steps.with_extras, 0.1, inside, wrt=steps.FLOATS)
+
+
+@pytest.mark.parametrize(
+    ("make", "wrt"),
+    [(optax.adam, "encodr"), (optax.adam, ~ps.floats), (broken, steps.FLOATS)],
+)
+def test_the_notes_of_an_error_say_nothing_of_the_fields_of_the_optimizer(make, wrt):
+    with pytest.raises((PlaceError, OptimizerError, KeyError)) as caught:
+        Optimizer(net(), make, 0.1, wrt=wrt)
+    assert (
+        "raised by Optimizer.__init__; it had set no field." in caught.value.__notes__
+    )

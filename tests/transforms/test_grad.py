@@ -272,6 +272,52 @@ def test_names_for_something_that_is_not_a_state_are_paths():
         ps.grad(lambda d: d["w"], wrt="v")({"w": 1.0, "b": 3.0})
 
 
+@pytest.mark.parametrize(
+    ("wrt", "expected"),
+    [
+        (ps.leaves("params"), [None, 5.0, 3.0]),
+        (ps.leaves("**.mult"), [None, 5.0, None]),
+        ("params.shift", [None, None, 3.0]),
+        (["w", "params.shift"], [[2.0, 4.0], None, 3.0]),
+        (~ps.leaves("params"), [[2.0, 4.0], None, None]),
+        (ps.leaves(lambda x: x.ndim == 1), [[2.0, 4.0], None, None]),
+        (ps.floats, [[2.0, 4.0], 5.0, 3.0]),
+        (ps.leaves("**"), [[2.0, 4.0], 5.0, 3.0]),  # what is not a float has none
+    ],
+)
+def test_a_choice_leaves_none_for_other_leaves(wrt, expected):
+    g = ps.grad(Train.loss, wrt=wrt)(train())
+
+    found = [g.w, g.params.mult, g.params.shift]
+    assert expected == [None if x is None else x.tolist() for x in found]
+    assert (Params, None, None) == (type(g.params), g.step, g.key)
+
+
+def test_python_floats_have_a_gradient_by_name_and_not_by_choice():
+    tree = {"w": 2.0, "b": jnp.float32(3.0)}
+
+    by_name = ps.grad(lambda d: d["w"] * d["b"], wrt=lambda d: (d["w"], d["b"]))(tree)
+    by_choice = ps.grad(lambda d: d["w"] * d["b"], wrt=ps.leaves("**"))(tree)
+
+    assert (3.0, 2.0) == by_name
+    assert {"w": None, "b": 2.0} == by_choice
+
+
+def test_a_choice_is_checked_against_the_argument_that_is_differentiated():
+    with pytest.raises(
+        PlaceError, match=r"^Train has no leaf 'param\.mult'; did you m"
+    ):
+        ps.grad(Train.loss, wrt="param.mult")(train())
+    with pytest.raises(
+        PlaceError, match=r"^Params has no leaf 'w'; its leaves are mul"
+    ):
+        ps.grad(lambda p: p.mult, wrt=ps.floats & ~ps.leaves("w"))(train().params)
+    with pytest.raises(
+        NothingToDifferentiateError, match=r"^Train has no floating-poi"
+    ):
+        ps.grad(Train.loss, wrt=ps.leaves("step"))(train())
+
+
 # --- nothing to differentiate -----------------------------------------------------------
 
 

@@ -1,5 +1,6 @@
 """`lower`, `trace` and `compile` of a jitted function: its program, called by hand."""
 
+import functools
 import warnings
 
 import jax
@@ -190,3 +191,36 @@ def test_a_compiled_program_for_other_types_is_refused_by_jax_alone():
         compiled(other)
 
     assert [1] * 4 == other.w.tolist()
+
+
+def test_what_jax_makes_of_a_jitted_function_is_traced_itself():
+    """`jax.grad` and its kin copy the attributes of the function that they are given."""
+
+    @ps.jit
+    def loss(w):
+        return (w**2).sum()
+
+    w, gradient = jnp.ones(3), jax.grad(loss)
+
+    assert (3,) == jax.eval_shape(gradient, w).shape
+    assert (3,) == jax.jit(gradient).lower(w).out_info.shape
+    assert (2,) == jax.jit(jax.vmap(loss)).trace(jnp.ones((2, 3))).out_info.shape
+    assert [(3,)] == [x.shape for x in jax.make_jaxpr(gradient)(w).out_avals]
+
+
+def test_a_function_around_a_jitted_one_has_its_other_attributes():
+    @ps.jit
+    def step(x):
+        return x
+
+    step.note = "mine"
+
+    @functools.wraps(step)
+    def around(x):
+        return step(x)
+
+    assert "mine" == around.note
+    assert not any(
+        hasattr(around, name) for name in ("lower", "trace", "eval_shape")
+    )  # as with a function of jax.jit
+    assert "lower" in vars(step)

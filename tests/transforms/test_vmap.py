@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import pytest
 
 import purestate as ps
-from purestate.errors import BatchAxisError, FieldError
+from purestate.errors import BatchAxisError, FieldError, PlaceError
+from tests.helpers import exactly
 
 
 class Opt(ps.State):
@@ -119,6 +120,53 @@ def test_a_prefix_of_a_class_with_checks_and_derived_fields_runs_none_of_them():
 def test_a_prefix_takes_any_value_as_it_is(value):
     assert value is ps.prefix(model(), value).mass
     assert value is ps.prefix(model(), mass=value).mass
+
+
+@pytest.mark.parametrize(
+    ("default", "values", "expected"),
+    [
+        (None, {"opt.mu": 0}, [None, None, 0, None]),
+        (1, {"opt.*": 0}, [1, 1, 0, 0]),
+        (1, {"**.nu": 0, "mass": None}, [1, None, 1, 0]),
+        (1, {"opt": 2, "opt.nu": 3}, [1, 1, 2, 3]),
+        (1, {"opt.nu": 3, "opt": 2}, [1, 1, 2, 2]),
+        (1, {"**": 2, "friction": 3}, [3, 2, 2, 2]),
+        ("a", {"*.nu": (1, 2)}, ["a", "a", "a", (1, 2)]),
+    ],
+)
+def test_a_path_gives_a_value_for_each_leaf_and_a_later_one_wins(
+    default, values, expected
+):
+    m = model(opt=Opt(mu=jnp.ones(6), nu=jnp.ones((6, 2))), name="other")
+
+    found = ps.prefix(m, default, **values)
+
+    assert expected == [found.friction, found.mass, found.opt.mu, found.opt.nu]
+    assert ("other", Opt) == (found.name, type(found.opt))
+
+
+def test_a_path_maps_one_leaf_in_depth():
+    m = model(opt=Opt(mu=jnp.arange(6.0), nu=jnp.ones(2)))
+
+    axes = ps.prefix(m, **{"opt.mu": 0})
+    out = jax.vmap(lambda m: m.opt.mu * m.opt.nu.sum(), in_axes=(axes,))(m)
+
+    assert [0, 2, 4, 6, 8, 10] == out.tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "text"),
+    [
+        ("opt.mi", PlaceError, "Model has no leaf 'opt.mi'; did you mean 'opt.mu'?"),
+        ("**.mi", PlaceError, "Model has no leaf '**.mi'; did you mean '**.mu'?"),
+        ("optt", FieldError, "Model has no field 'optt'; did you mean 'opt'?"),
+    ],
+)
+def test_a_path_in_a_prefix_that_leads_nowhere_is_named(name, error, text):
+    m = model(opt=Opt(mu=jnp.ones(6), nu=jnp.ones(2)))
+
+    with pytest.raises(error, match=exactly(text)):
+        ps.prefix(m, **{"opt.nu": 0, name: 0})
 
 
 def test_fields_may_be_named_like_the_parameters():

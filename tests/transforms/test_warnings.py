@@ -6,6 +6,7 @@ import warnings
 
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
 
 import purestate as ps
@@ -242,6 +243,39 @@ def test_methods_count_over_all_instances():
         ps.jit(S(x=1.0, n=7).read)()
 
 
+def test_an_optimizer_made_anew_is_told_from_the_last_with_the_way_out():
+    class Train(ps.State):
+        w: jax.Array
+        tx: object = ps.static()
+
+    f = ps.jit(lambda train: train.w)
+    text = all_calls(f, positional(*(Train(1.0, optax.sgd(0.1)) for _ in range(8))))
+
+    line = next(line for line in text.splitlines() if line.startswith("Train.tx: "))
+    assert "static value GradientTransformationExtraArgs" in line
+    assert line.endswith(
+        " -> another, and no two of optax are equal: use purestate.optax.Optimizer, or "
+        "functools.partial(optax.adam, 1e-3)"
+    )
+
+
+def test_the_way_out_for_an_optimizer_in_a_static_field_works():
+    class Train(ps.State):
+        w: jax.Array
+        tx: object = ps.static(default=functools.partial(optax.sgd, 0.1))
+
+        @ps.jit
+        def step(self):
+            traced.append(1)
+            updates, _ = self.tx().update(self.w, self.tx().init(self.w))
+            return self.replace(w=self.w + updates)
+
+    traced = []
+    for _ in range(9):
+        assert 0.9 == pytest.approx(float(Train(1.0).step().w))
+    assert [1] == traced
+
+
 def test_a_static_field_that_the_method_does_not_read_is_named_all_the_same():
     class Shape(ps.State):
         length: jax.Array
@@ -274,8 +308,8 @@ DRIFTS = {
         "Box.parts: weak type False -> True",
     ),
     "structure": (
-        lambda b: b.replace(opt=None),
-        "Box.opt: class Inner -> NoneType",
+        lambda b: b.replace(opt=None, parts=(b.parts,)),
+        "Box.opt: class Inner -> NoneType\nBox.parts: class f32[](traced) -> tuple",
     ),
     "inner": (
         lambda b: b.replace(opt=b.opt.replace(m=b.opt.m[0])),
@@ -304,6 +338,25 @@ def test_a_state_that_comes_back_as_another_type_is_told(change, told):
         f"and scan would refuse it. Cast or reshape inside step, or start from the "
         f"type that it returns."
     )
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda box: ps.grad(lambda b: b.x.sum(), wrt="x")(box),
+        lambda box: ps.partition(box, "x")[0],
+        lambda box: ps.partition(box, "x"),
+    ],
+    ids=["gradient", "part", "both parts"],
+)
+@pytest.mark.parametrize("pack", [lambda box: box, ps.pack], ids=["plain", "packed"])
+def test_a_part_of_a_state_is_no_drift(part, pack):
+    box = Box(x=jnp.ones(3), opt=Inner(m=jnp.ones(2)), parts=jnp.float32(0))
+
+    found = ps.jit(part)(pack(box))  # a warning is an error
+
+    first = found[0] if isinstance(found, tuple) else found
+    assert (1, 3) == (len(jax.tree.leaves(first)), len(jax.tree.leaves(box)))
 
 
 def test_drift_is_told_while_tracing_only():

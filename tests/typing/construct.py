@@ -106,6 +106,20 @@ class Strict(ps.State, strict=True):
 Strict(1)
 
 
+class Versioned(ps.State, version=2, was=("Old", "Older")):
+    ema: Array = ps.field(was="avg")
+    loss: ps.Array = ps.field(was=("cost", "error"), default=0)
+    width: int = ps.static(was="size", default=8)
+
+    @staticmethod
+    def __migrate__(saved: dict[str, Any], version: int) -> dict[str, Any]:
+        return saved
+
+
+assert_type(Versioned(jnp.ones(2), width=1), Versioned)
+Versioned()  # error
+
+
 class Derived(ps.State):
     side: float
     scale: InitVar[float]

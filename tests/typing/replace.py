@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+from dataclasses import InitVar
 from typing import Any, Self, TypeVar, assert_type
 
 import jax.numpy as jnp
@@ -139,3 +140,18 @@ class Overridden(Counter):
 
 
 assert_type(Overridden(jnp.zeros(3)).replace(step=2), Overridden)
+
+
+class Started(ps.State):
+    seed: InitVar[int]
+    w: Array = ps.field(init=False, derived=False)
+    rate: float = 1.0
+
+    def __post_init__(self, seed: int) -> None: ...
+
+
+started = Started(0)
+# An InitVar that only starts fields is not needed; two ask for it.
+started.replace(rate=2.0)  # error[3.13: mypy, pyrefly]
+started.at(lambda s: s.rate).set(2.0)
+started.at(lambda s: s.w).set(jnp.ones(2))

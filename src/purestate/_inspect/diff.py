@@ -93,7 +93,7 @@ def _walk(a: Any, b: Any, path: str, values: bool) -> Iterator[Difference]:
         for name in layout_of(type(a)).static:
             old, new = getattr(a, name), getattr(b, name)
             if typed(old) != typed(new):
-                texts = told_apart(short(old), short(new))
+                texts = _told_apart(old, new)
                 yield Difference(f"{path}.{name}", "static value", *texts)
     (first, was), (second, now) = children(a), children(b)
     if first.keys() != second.keys():
@@ -104,6 +104,21 @@ def _walk(a: Any, b: Any, path: str, values: bool) -> Iterator[Difference]:
         return
     for step, child in first.items():
         yield from _walk(child, second[step], path + step, values)
+
+
+def _told_apart(old: Any, new: Any) -> tuple[str, str]:
+    if all(map(_is_transformation, (old, new))):
+        return short(old), (
+            "another, and no two of optax are equal: use purestate.optax.Optimizer, or "
+            "functools.partial(optax.adam, 1e-3)"
+        )
+    return told_apart(short(old), short(new))
+
+
+def _is_transformation(value: Any) -> bool:
+    """Return whether a value is what optax updates with, a pair of closures."""
+    names = getattr(value, "_fields", ())
+    return isinstance(value, tuple) and {"init", "update"} <= set(names)
 
 
 def told_apart(old: str, new: str) -> tuple[str, str]:

@@ -22,7 +22,7 @@ from purestate._schema.layout import layout_of
 from purestate._schema.marks import is_state, is_state_class
 from purestate._schema.view import View, view_names
 from purestate.errors import PlaceError
-from purestate.errors._text import nearest
+from purestate.errors._text import nearest, short
 
 _S = TypeVar("_S")
 _T = TypeVar("_T")
@@ -41,6 +41,13 @@ class At(Generic[_S, _T]):
         if isinstance(where, Leaves):
             self._places, self._many = _leaf_places(state, where), False
             return
+        given: object = where
+        if not callable(given):
+            field = given if isinstance(given, str) else "field"
+            raise PlaceError(
+                f"at() takes a selector, lambda s: s.{field}, or a choice of leaves, "
+                f"ps.leaves({field!r}), and got {short(given)}."
+            )
         paths, self._many = selected_paths(state, where)
         self._places = [(path, _whole) for path in paths]
 
@@ -95,8 +102,8 @@ class At(Generic[_S, _T]):
         An exponential moving average: what is not a float stays as it is.
 
         >>> class Net(ps.State):
-        ...     w: jax.Array
-        ...     seen: jax.Array
+        ...     w: ps.Array
+        ...     seen: ps.Array
         >>> ema, net = Net(w=0.0, seen=1), Net(w=1.0, seen=5)
         >>> ema = ema.at(ps.floats).apply(lambda e, x: 0.9 * e + 0.1 * x, net)
         >>> round(float(ema.w), 3), int(ema.seen)
@@ -187,7 +194,13 @@ def _in_node(
     """Return a node of jax with the chosen leaves changed."""
     structure: Any
     leaves, structure = jax.tree.flatten(old)
-    rows = [leaves, *map(structure.flatten_up_to, theirs)]
+    try:
+        rows = [leaves, *map(structure.flatten_up_to, theirs)]
+    except ValueError as error:
+        raise PlaceError(
+            f"apply() got trees of different structure inside of a "
+            f"{type(old).__name__}: {error}. Give a tree that has each place."
+        ) from None
     return structure.unflatten(
         function(*row) if flag else row[0]
         for flag, *row in zip(flags, *rows, strict=True)

@@ -50,7 +50,7 @@ def prefix(state: _S, default: Any = None, /, **by_field: Any) -> _S:
     Model(friction=0, mass=None)
     >>> class System(ps.State):
     ...     link: Model
-    ...     time: jax.Array
+    ...     time: ps.Array
     >>> ps.prefix(System(link=m, time=0.0), **{"link.mass": 0})
     System(link=Model(friction=None, mass=0), time=None)
     """

@@ -5,10 +5,10 @@ function that returns a tree of bools, by optax's masks. A choice is a value: it
 compared, hashed and pickled by its parts, so that it can be a static field.
 """
 
-import dataclasses
 import fnmatch
 import functools
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,12 +18,12 @@ from purestate._inspect.key_paths import names_on, path_text
 from purestate._schema.static_values import Unfit, typed
 from purestate._schema.text import root_name
 from purestate.errors import PlaceError
-from purestate.errors._text import nearest
+from purestate.errors._text import nearest, short
 
 _Test = str | Callable[[Any], Any]
+_Step = Callable[[str], Any]  # whether a name is meant
 
 
-@dataclasses.dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Leaves:
     """A choice of leaves, made by `ps.leaves`; combined with `&`, `|` and `~`.
 
@@ -31,21 +31,28 @@ class Leaves:
     leaf, which optax takes as a mask.
     """
 
+    __slots__ = ("_key", "_kind", "_parts")
+
     _kind: str  # "or" of any parts, "and" and "not" of choices
     _parts: tuple[Any, ...]
-    _key: Any = dataclasses.field(init=False)
+    _key: Any
 
-    def __post_init__(self) -> None:
-        try:
-            keys = tuple(map(_part_key, self._parts))
-        except Unfit as unfit:
-            raise TypeError(
-                f"ps.leaves({_part_text(self._parts[0])}) cannot be kept as a value: "
-                f"it holds an array, or something without a hash, of type "
-                f"{type(unfit.value).__name__}. Give a function that looks at the "
-                f"shape or dtype of a leaf, and holds nothing."
-            ) from None
-        object.__setattr__(self, "_key", (self._kind, keys))
+    def __init__(self, kind: str, parts: tuple[Any, ...]) -> None:
+        held = {"_kind": kind, "_parts": parts}
+        held["_key"] = (kind, tuple(map(_part_key, parts)))
+        for name, value in held.items():
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(
+            f"cannot assign {name}: a choice of leaves does not change. Combine "
+            f"choices with & | ~, each of which makes a new one."
+        )
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(
+            f"cannot delete {name}: a choice of leaves does not change."
+        )
 
     def __invert__(self) -> "Leaves":
         return self._parts[0] if self._kind == "not" else Leaves("not", (self,))
@@ -81,23 +88,25 @@ class Leaves:
         return Leaves, (self._kind, self._parts)
 
     def __repr__(self) -> str:
-        if self == floats:
+        if self._parts == (is_float,):
             return "ps.floats"
-        if self._kind == "or" and not any(isinstance(p, Leaves) for p in self._parts):
+        if self._kind == "or" and not self._is_joined:
             return f"ps.leaves({', '.join(map(_part_text, self._parts))})"
         shown = [
-            f"({part!r})"
-            if isinstance(part, Leaves) and part._kind in ("and", "or") and part._nested
-            else repr(part if isinstance(part, Leaves) else leaves(part))
-            for part in self._parts
+            f"({part!r})" if part._is_joined else repr(part)
+            for part in map(leaves, self._parts)
         ]
         if self._kind == "not":
             return f"~{shown[0]}"
         return (" & " if self._kind == "and" else " | ").join(shown)
 
     @property
-    def _nested(self) -> bool:
-        return self._kind == "and" or any(isinstance(p, Leaves) for p in self._parts)
+    def _is_joined(self) -> bool:
+        """Return whether it is printed with an operator between two choices."""
+        if self._kind != "or":
+            return self._kind == "and"
+        named = (isinstance(p, Leaves) or p is is_float for p in self._parts)
+        return len(self._parts) > 1 and any(named)
 
     def __call__(self, tree: Any) -> Any:
         """Return a tree of bools: which leaves are meant."""
@@ -113,17 +122,27 @@ class Leaves:
         Raises:
             PlaceError: a path in the choice, also below `~`, that leads to no leaf.
         """
-        found = jax.tree_util.tree_leaves_with_path(tree)
+        found = self._checked(tree)
         root = root_name(tree)
+        return [self._means(names, path, leaf, root) for names, path, leaf in found]
+
+    def check(self, tree: Any) -> None:
+        """Raise if a path in the choice leads to no leaf of a tree.
+
+        Raises:
+            PlaceError: it names the path, and one that is near.
+        """
+        self._checked(tree)
+
+    def _checked(self, tree: Any) -> list[tuple[tuple[str, ...], Any, Any]]:
+        found = jax.tree_util.tree_leaves_with_path(tree)
         named = [(names_on(path), path, leaf) for path, leaf in found]
         for pattern in self._patterns() if named else ():
-            steps = _steps(pattern)
-            if not any(_leads(steps, names) for names, _, _ in named):
-                known = sorted({".".join(names) for names, _, _ in named})
-                hint = nearest(pattern, known, "leaves")
+            if not any(_leads(pattern, names) for names, _, _ in named):
+                hint = _near(pattern, [names for names, _, _ in named])
                 name = type(tree).__name__
                 raise PlaceError(f"{name} has no leaf {pattern!r}; {hint}")
-        return [self._means(names, path, leaf, root) for names, path, leaf in named]
+        return named
 
     def functions(self) -> list[Callable[[Any], Any]]:
         """Return the functions in the choice."""
@@ -136,7 +155,7 @@ class Leaves:
         inner = [p._tests() if isinstance(p, Leaves) else [p] for p in self._parts]
         return [test for tests in inner for test in tests]
 
-    def _means(self, names: Sequence[str], path: Any, leaf: Any, root: str) -> bool:
+    def _means(self, names: tuple[str, ...], path: Any, leaf: Any, root: str) -> bool:
         if self._kind == "and":
             return all(part._means(names, path, leaf, root) for part in self._parts)
         if self._kind == "not":
@@ -145,7 +164,7 @@ class Leaves:
             if isinstance(part, Leaves):
                 met = part._means(names, path, leaf, root)
             elif isinstance(part, str):
-                met = _leads(_steps(part), tuple(names))
+                met = _leads(part, names)
             else:
                 met = _passes(part, leaf, path, root)
             if met:
@@ -213,13 +232,23 @@ def is_path(name: str) -> bool:
 
 
 def _part_key(part: Any) -> Any:
-    return part._key if isinstance(part, Leaves) else typed(part)
+    if isinstance(part, Leaves):
+        return part._key
+    try:
+        return typed(part)
+    except Unfit as unfit:
+        raise TypeError(
+            f"ps.leaves({_part_text(part)}) cannot be kept as a value: it holds an "
+            f"array, or something without a hash, of type "
+            f"{type(unfit.value).__name__}. Give a function that looks at the shape or "
+            f"dtype of a leaf, and holds nothing."
+        ) from None
 
 
 def _part_text(part: Any) -> str:
     if isinstance(part, str | Leaves):
         return repr(part)
-    return getattr(part, "__qualname__", repr(part))
+    return getattr(part, "__qualname__", None) or short(part)
 
 
 def _passes(test: Callable[[Any], Any], leaf: Any, path: Any, root: str) -> bool:
@@ -234,23 +263,69 @@ def _passes(test: Callable[[Any], Any], leaf: Any, path: Any, root: str) -> bool
         raise
 
 
-@functools.lru_cache(maxsize=1024)
-def _steps(pattern: str) -> tuple[str, ...]:
-    return tuple(pattern.split("."))
-
-
-def _leads(steps: tuple[str, ...], names: tuple[str, ...]) -> bool:
+def _leads(pattern: str, names: tuple[str, ...]) -> bool:
     """Return whether a pattern means a leaf: its path, or the beginning of it."""
-    if not steps:
-        return True
-    step, *_ = steps
-    if step == "**":
-        return any(_leads(steps[1:], names[i:]) for i in range(len(names) + 1))
-    return (
-        bool(names)
-        and fnmatch.fnmatchcase(names[0], step)
-        and _leads(steps[1:], names[1:])
+    start = 0
+    for i, steps in enumerate(_stretches(pattern)):
+        # The first match of a stretch leaves most to the next, so none is tried again.
+        last = len(names) - len(steps) if i else 0
+        while not _fits(steps, names, start):
+            start += 1
+            if start > last:
+                return False
+        start += len(steps)
+    return True
+
+
+def _fits(steps: tuple[_Step, ...], names: tuple[str, ...], start: int) -> bool:
+    if len(names) - start < len(steps):
+        return False
+    return all(step(names[start + i]) for i, step in enumerate(steps))
+
+
+@functools.lru_cache(maxsize=1024)
+def _stretches(pattern: str) -> tuple[tuple[_Step, ...], ...]:
+    """Return the stretches of a pattern between its `**`, with a test for each name."""
+    found: list[list[_Step]] = [[]]
+    for step in pattern.split("."):
+        if step == "**":
+            found.append([])
+        elif _MAGIC.isdisjoint(step):
+            found[-1].append(step.__eq__)
+        else:
+            found[-1].append(re.compile(fnmatch.translate(step)).match)
+    return tuple(map(tuple, found))
+
+
+_MAGIC = frozenset("*?[")
+
+
+def _near(pattern: str, paths: list[tuple[str, ...]]) -> str:
+    """Return which path was meant, of a leaf or of what leaves are in."""
+    if paths == [()]:
+        return "it is a leaf itself."
+    begin = "**." if pattern.startswith("**.") else ""
+    nodes = {
+        begin + _pattern(names[i:end])
+        for names in paths
+        for end in range(1, len(names) + 1)
+        for i in range(end if begin else 1)
+    }
+    hint = nearest(pattern, sorted(nodes), "leaves")
+    if hint.startswith("did you mean"):
+        return hint
+    known = list(map(_pattern, paths))
+    return nearest(
+        "", [*known[:_LISTED], "..."] if known[_LISTED:] else known, "leaves"
     )
+
+
+def _pattern(names: tuple[str, ...]) -> str:
+    """Return a path that leads there, with `*` for what a path cannot hold."""
+    return ".".join(re.sub(r"[.*?\[]", "*", name) or "*" for name in names)
+
+
+_LISTED = 12  # of the leaves of a tree, in a text
 
 
 # Floating-point arrays; Python floats, complex numbers, integers and keys are not.

@@ -5,6 +5,7 @@ part of a State need not be a valid one. What a `where` means is decided here fo
 `grad(wrt=)` as well.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -96,8 +97,9 @@ def _combined(trees: list[Any], path: tuple[Any, ...], root: str) -> Any:
         if other != structure:
             shells = [one.unflatten([0] * one.num_leaves) for one in (structure, other)]
             place = path_text(path, root)
+            inner = len(root_name(shells[0]))
             raise CombineError(
-                f"{place}{str(one).removeprefix(root_name(shells[0]))}"
+                str(dataclasses.replace(one, path=place + one.path[inner:]))
                 for one in diff(*shells)
             )
     if parts and parts[0][0] == ():  # a leaf
@@ -124,8 +126,8 @@ def normal(
     if callable(where):
         found: Leaves | Callable[[Any], Any] = where
         return found
-    names = (where,) if isinstance(where, str) else where
-    names = tuple(names) if hasattr(names, "__iter__") else (names,)
+    many = hasattr(where, "__iter__") and not isinstance(where, str)
+    names: tuple[Any, ...] = tuple(where) if many else (where,)
     if not all(isinstance(name, str) for name in names):
         hint = "; positions of arguments go into argnums=" if argument == "wrt" else ""
         raise TypeError(

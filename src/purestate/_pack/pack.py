@@ -56,7 +56,7 @@ def pack(state: Any, max_bytes: int = 65536) -> Any:
     >>> import jax, jax.numpy as jnp, purestate as ps
     >>> class Train(ps.State):
     ...     params: dict
-    ...     count: jax.Array
+    ...     count: ps.Array
     ...
     ...     @ps.jit(donate=True)
     ...     def step(self):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         compare: bool
         kw_only: bool
         derived: bool
+        was: str | tuple[str, ...]
         metadata: Mapping[str, Any] | None
 
 
@@ -77,6 +78,7 @@ def field(
     converter: Callable[[Any], Any] | None = None,
     dtype: Any = None,
     derived: bool | None = None,
+    was: str | tuple[str, ...] = (),
     **options: Any,
 ) -> Any:
     """Return a specifier for a data field, one that jax traces.
@@ -93,10 +95,11 @@ def field(
             others, and every `replace` computes it anew, as is the default. False says
             that `__post_init__` only starts it: from then on it is data like any other,
             as weights are that were drawn from an `InitVar`.
+        was: the name that the field had when files were saved, or a tuple of them.
         **options: `default`, `default_factory`, `init`, `repr`, `compare`, `kw_only`.
 
     Raises:
-        DeclarationError: `derived=` without `init=False`.
+        DeclarationError: `derived=` without `init=False`, or a `was=` that is no name.
         TypeError: an option that `dataclasses.field` does not know.
         ValueError: both `default` and `default_factory`.
 
@@ -123,6 +126,8 @@ def field(
         )
     extra = {"converter": converter, "dtype": dtype, "derived": derived}
     found = {k: v for k, v in extra.items() if v is not None}
+    if was != ():
+        found["was"] = as_names(was)
     default = options.get("default", MISSING)
     if holds_arrays(default):
         del options["default"]
@@ -166,10 +171,10 @@ def static(
         metadata: kept as it is, with `"static": True` added.
         converter: as for `field`; `converter=tuple` admits lists, for example.
         **options: `default`, `default_factory`, `init`, `repr`, `compare`, `kw_only`;
-            `derived` as for `field`.
+            `derived` and `was` as for `field`.
 
     Raises:
-        DeclarationError: `metadata` says `{"static": False}`.
+        DeclarationError: `metadata` says `{"static": False}`, or `was=` is no name.
         TypeError: an option that `dataclasses.field` does not know.
         ValueError: both `default` and `default_factory`.
 
@@ -202,6 +207,25 @@ def is_initvar(spec: dataclasses.Field[Any]) -> bool:
 def is_stored(spec: dataclasses.Field[Any]) -> bool:
     """Return whether instances hold a value for it: no `ClassVar`, no `InitVar`."""
     return field_kind(spec) == "_FIELD"
+
+
+def old_names(spec: dataclasses.Field[Any]) -> tuple[str, ...]:
+    """Return the names that the field had in files of earlier versions of its class."""
+    return spec.metadata.get("was", ())  # type: ignore[no-any-return]
+
+
+def as_names(was: Any) -> tuple[str, ...]:
+    """Return a `was=` as a tuple of names.
+
+    Raises:
+        DeclarationError: neither a name nor a tuple of names.
+    """
+    names: tuple[Any, ...] = was if isinstance(was, tuple) else (was,)
+    if not all(isinstance(name, str) and name for name in names):
+        raise DeclarationError(
+            f"was={was!r}: give the old name as a string, or a tuple of old names."
+        )
+    return names
 
 
 def holds_arrays(value: object) -> bool:

@@ -29,6 +29,8 @@ class Layout:
         started: those that it only starts, `derived=False`.
         cached: names of `functools.cached_property` attributes.
         strict: whether updates must keep shape, dtype and structure.
+        version: the number that files record, and `__migrate__` is given.
+        was: the names that the class had when files were saved.
         init: the class whose hand-written `__init__` constructs it, None if generated.
         plain: data fields that `replace` may store as they come.
         namespace: globals of the functions generated for the class.
@@ -61,6 +63,8 @@ class Layout:
         self.started: tuple[str, ...] = ()
         self.cached: frozenset[str] = frozenset()
         self.strict = False
+        self.version = 0
+        self.was: tuple[str, ...] = ()
         self.init: type | None = None
         self.plain: frozenset[str] = frozenset()
         self.namespace: dict[str, Any] = {}

@@ -15,4 +15,6 @@ def is_array(value: object) -> bool:
 def is_key(value: Any) -> bool:
     """Return whether a value, an array or a spec, is a typed PRNG key."""
     dtype = getattr(value, "dtype", None)
-    return dtype is not None and bool(jnp.issubdtype(dtype, jax.dtypes.prng_key))
+    if dtype is None or isinstance(dtype, np.dtype):  # most: ten times faster
+        return False
+    return bool(jnp.issubdtype(dtype, jax.dtypes.prng_key))

@@ -19,7 +19,13 @@ from purestate._instance.replace import replace
 from purestate._schema.annotations import array_dtypes
 from purestate._schema.aux_data import aux_table
 from purestate._schema.class_body import read_body
-from purestate._schema.fields import is_initvar, is_static, is_stored
+from purestate._schema.fields import (
+    as_names,
+    is_initvar,
+    is_static,
+    is_stored,
+    old_names,
+)
 from purestate._schema.layout import BETWEEN, Layout, layout_of
 from purestate._schema.marks import LAYOUT, is_state_class
 from purestate._state.cloudpickle import is_bare, refilled
@@ -29,6 +35,8 @@ from purestate.errors import DeclarationError, InheritedInitError
 
 _ARRAYS = "__purestate_arrays__"
 _STRICT = "__purestate_strict__"
+_VERSION = "__purestate_version__"
+_WAS = "__purestate_was__"
 _HOOKS = (
     "__getstate__",
     "__setstate__",
@@ -40,7 +48,13 @@ _lock = threading.RLock()
 
 
 def set_up(
-    cls: type, root: type, *, kw_only: bool = False, strict: bool | None = None
+    cls: type,
+    root: type,
+    *,
+    kw_only: bool = False,
+    strict: bool | None = None,
+    version: int | None = None,
+    was: str | tuple[str, ...] = (),
 ) -> None:
     """Make `cls`, whose body has been executed, a State class.
 
@@ -49,6 +63,8 @@ def set_up(
         root: `State` itself.
         kw_only: class keyword.
         strict: class keyword, None to inherit it.
+        version: class keyword, None to inherit it.
+        was: class keyword, which is not inherited.
 
     Raises:
         DeclarationError: the body cannot become a State.
@@ -67,6 +83,10 @@ def set_up(
     own = read_body(cls, inherited, kw_only=kw_only)
     if strict is not None:
         setattr(cls, _STRICT, strict)
+    if version is not None:
+        setattr(cls, _VERSION, _checked_version(cls, version))
+    if was != ():
+        setattr(cls, _WAS, _checked_was(cls, was))
     layout = Layout(cls)
     setattr(cls, LAYOUT, layout)
     _fill(layout, inherited | own, own, root)
@@ -116,6 +136,60 @@ def _check_bases(cls: type) -> None:
             f"{type(check).__name__}. The checks of base classes always run."
         )
 
+    migrate = cls.__dict__.get("__migrate__")
+    if migrate is not None and not isinstance(migrate, (staticmethod, classmethod)):
+        raise DeclarationError(
+            f"{name}.__migrate__ must be a static method, and is a "
+            f"{type(migrate).__name__}: files are migrated before there is an "
+            f"instance. Write @staticmethod above `def __migrate__(saved, version)`."
+        )
+
+
+def _checked_version(cls: type, version: object) -> int:
+    if isinstance(version, bool) or not isinstance(version, int) or version < 0:
+        raise DeclarationError(
+            f"{cls.__name__} has version={version!r}: give an int, 0 or more. Files "
+            f"record it, and __migrate__ is told which version a file has."
+        )
+    return version
+
+
+def _checked_was(cls: type, was: object) -> tuple[str, ...]:
+    try:
+        names = as_names(was)
+    except DeclarationError as error:
+        raise DeclarationError(f"class {cls.__name__}: {error}") from None
+    if cls.__name__ in names:
+        raise DeclarationError(
+            f"class {cls.__name__} has its own name in was={was!r}: give the names "
+            f"that it had before."
+        )
+    return names
+
+
+def _check_old_names(layout: Layout) -> None:
+    """Refuse a `was=` by which a file's field could be taken for two."""
+    owner, taken = layout.cls.__name__, dict[str, str]()
+    for field, spec in layout.specs.items():
+        for name in old_names(spec):
+            if field not in layout.stored:
+                raise DeclarationError(
+                    f"{owner}.{field} has was={name!r} and is not stored, so no file "
+                    f"holds it: remove was=."
+                )
+            if name in layout.stored:
+                raise DeclarationError(
+                    f"{owner}.{field} has was={name!r}, which is a field of {owner}: "
+                    f"a file's {name} would be meant for both. Remove was=, or move "
+                    f"the value in __migrate__."
+                )
+            if taken.setdefault(name, field) != field:
+                raise DeclarationError(
+                    f"{owner}.{taken[name]} and {owner}.{field} both have "
+                    f"was={name!r}: leave it to one, and make the other in "
+                    f"__migrate__."
+                )
+
 
 def _fill(
     layout: Layout,
@@ -152,6 +226,9 @@ def _fill(
     )
     layout.cached = guard_cached_properties(cls)
     layout.strict = bool(getattr(cls, _STRICT, False))
+    layout.version = getattr(cls, _VERSION, 0)
+    layout.was = cls.__dict__.get(_WAS, ())
+    _check_old_names(layout)
     if not all(specs[name].compare for name in layout.data):
         layout.compared = tuple(name for name in layout.data if specs[name].compare)
     else:

@@ -55,6 +55,8 @@ class State(Holder):
         kw_only: make the fields keyword-only, as in `dataclasses.dataclass`.
         strict: updates must keep every field's shape, dtype and structure.
         frozen: True, the default, is all that it can be.
+        version: a number that files record, 0 if not given; inherited.
+        was: the name that the class had before, or a tuple of them; not inherited.
 
     Hooks that a subclass may define:
         `__init__`: assigns fields with `self.x = ...`.
@@ -62,6 +64,8 @@ class State(Holder):
         `__check__`: raises, or returns False, if an invariant does not hold. Runs for
             every class in the hierarchy, base first, after construction and `replace`,
             and not while a value is traced.
+        `__migrate__`: a static method, `(saved, version) -> dict`, that changes what a
+            file of an earlier `version` holds into what the class expects.
 
     Raises:
         DeclarationError: when the class is made, for a body that cannot be a State.
@@ -155,6 +159,8 @@ class State(Holder):
         kw_only: bool = False,
         strict: bool | None = None,
         frozen: bool = True,
+        version: int | None = None,
+        was: str | tuple[str, ...] = (),
         **kwargs: Any,
     ) -> None:
         if not frozen:
@@ -168,7 +174,7 @@ class State(Holder):
             if kwargs and "takes no keyword arguments" in str(error):
                 raise DeclarationError.keyword(cls, next(iter(kwargs))) from None
             raise
-        set_up(cls, State, kw_only=kw_only, strict=strict)
+        set_up(cls, State, kw_only=kw_only, strict=strict, version=version, was=was)
 
     @classmethod
     def _ps_awaken(cls) -> None:

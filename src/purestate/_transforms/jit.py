@@ -7,7 +7,7 @@ a call.
 import contextlib
 import functools
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar, overload
 
 import jax
@@ -22,6 +22,7 @@ from purestate._transforms.watch import Watch
 from purestate.errors import JitDeclarationError
 
 _COMPILED = "__purestate_compiled__"  # on a method: itself, and what it was jitted to
+_METHODS = ("lower", "trace", "eval_shape", "clear_cache")  # of jax's own functions
 _DEFAULTS: dict[str, Any] = {"donate": False, "static_argnames": (), "wait": True}
 _F = TypeVar("_F", bound=Callable[..., Any])
 _D = TypeVar(
@@ -207,9 +208,32 @@ def _compiled(
     call: Any = calling(program, fn)
     if not hasattr(fn, "__name__"):  # a partial object, an instance
         call.__name__ = call.__qualname__ = name
-    for method in ("lower", "trace", "eval_shape", "clear_cache"):
+    for method in _METHODS:
         setattr(call, method, _of_jax(call, method))
+    call.__dict__ = _Attributes(call.__dict__)
     return call  # type: ignore[no-any-return]
+
+
+class _Attributes(dict[str, Any]):
+    """The attributes of a jitted function; a function that wraps it copies the others.
+
+    `jax.grad` and `jax.jit` update the attributes of what they return with those of
+    what they got, as `functools.wraps` does. With `trace` among them, jax would trace
+    the inner function and take the result for that of the outer one. An update asks a
+    mapping that is iterated in its own way for its `keys`; reading an attribute does
+    not.
+    """
+
+    def keys(self) -> Any:
+        return dict.fromkeys(
+            name for name in dict(self.items()) if name not in _METHODS
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (list(self.items()),)
 
 
 def _of_jax(call: Any, name: str) -> Callable[..., Any]:

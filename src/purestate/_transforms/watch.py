@@ -128,7 +128,7 @@ class Watch:
         is_back = bool(packed) and any(map(packed[0].fits, (out, first)))
         if (is_state_class(cls) or packed) and type(first) is cls and not is_back:
             changes = diff(before, first)
-            if changes and not all(map(_is_cut_by_gradient, changes)):
+            if changes and not all(map(_is_left_out, changes)):
                 text = str(changes)
                 warn_caller(
                     StateDriftWarning(cls, self.name, text, packed=bool(packed))
@@ -141,10 +141,13 @@ class Watch:
                 warn_caller(LostUpdateWarning(donated, self.name))
 
 
-def _is_cut_by_gradient(change: Difference) -> bool:
-    """Return whether a leaf without a gradient became None, as `ps.grad` returns it."""
-    has_none = change.before.startswith(("i", "u", "bool", "key"))
-    return change.kind == "class" and change.after == "NoneType" and has_none
+def _is_left_out(change: Difference) -> bool:
+    """Return whether something became None, as in a gradient or a part of a State.
+
+    What `ps.grad(wrt=...)` and `ps.partition` return is of the State's class, and not
+    meant to take its place.
+    """
+    return change.kind == "class" and change.after == "NoneType"
 
 
 def _holds(out: Any, cls: type) -> bool:

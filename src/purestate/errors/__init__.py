@@ -23,6 +23,13 @@ from purestate.errors._host import (
     SimulationError,
 )
 from purestate.errors._optax import OptimizerError
+from purestate.errors._saving import (
+    CorruptFileError,
+    LoadError,
+    LoadWarning,
+    PersistError,
+    SaveError,
+)
 from purestate.errors._state import (
     CheckError,
     DerivedFieldError,
@@ -63,6 +70,7 @@ __all__ = [
     "CheckError",
     "CombineError",
     "ConsumedStateError",
+    "CorruptFileError",
     "DeclarationError",
     "DerivedFieldError",
     "DraftError",
@@ -78,17 +86,21 @@ __all__ = [
     "JaxInHostError",
     "JitDeclarationError",
     "LawError",
+    "LoadError",
+    "LoadWarning",
     "LostUpdateWarning",
     "NothingToDifferentiateError",
     "NumberError",
     "OptimizerError",
     "PackError",
     "PackedAttributeError",
+    "PersistError",
     "PlaceError",
     "PurestateError",
     "PurestateWarning",
     "ReservedNameError",
     "RetraceWarning",
+    "SaveError",
     "SharedBufferWarning",
     "SimSpecError",
     "SimulationError",

@@ -11,7 +11,7 @@ class DeclarationError(PurestateError, TypeError):
     @classmethod
     def keyword(cls, owner: type, name: str) -> "DeclarationError":
         """Return the error for a class keyword that nobody takes."""
-        known = ("kw_only", "strict", "frozen")
+        known = ("kw_only", "strict", "frozen", "version", "was")
         return cls(
             f"class {owner.__name__}(State, {name}=...): no base takes the keyword "
             f"{name!r}. State takes {', '.join(known)}."

@@ -97,23 +97,26 @@ def batch_caller(
 
     Each leaf of its results has all batch axes in front.
     """
-    sizes, fn, mode = batch.sizes, op.options.batch_fn, op.options.vmap
+    sizes, mode = batch.sizes, op.options.vmap
+    has_whole = op.options.batch_fn is not None
     if not sizes:
         return caller(op, precision=precision)
     if 0 in sizes:
         empty = [np.zeros(sizes + leaf.shape, leaf.dtype) for leaf in op.outs]
         return lambda *arrays: empty
-    if fn is None and mode not in ("vectorized", "batched"):
+    if not has_whole and mode not in ("vectorized", "batched"):
         item = caller(op, precision=precision)
         return lambda *arrays: each(op, item, arrays, batch)
     is_full = all(map(all, batch.masks))
-    if fn is None and mode == "vectorized":
+    if not has_whole and mode == "vectorized":
         whole = caller(op, lead=sizes, precision=precision)
         if is_full:
             return whole
         return lambda *arrays: whole(*batch.aligned(arrays))
     lead = (math.prod(sizes),)
-    whole = caller(op, fn=fn, lead=lead, precision=precision)
+    whole = caller(
+        op, which="batch_fn" if has_whole else "fn", lead=lead, precision=precision
+    )
     if is_full and sizes == lead:
         return whole
     return lambda *arrays: batch.unflattened(

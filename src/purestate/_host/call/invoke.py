@@ -29,7 +29,7 @@ NOT_COMPLEX = complex(0, np.nan)
 def caller(
     op: Operation,
     *,
-    fn: Callable[..., Any] | None = None,
+    which: str = "fn",
     lead: tuple[int, ...] = (),
     precision: str = "declared",
     eager: bool = False,
@@ -40,13 +40,15 @@ def caller(
     all the rest, for 8 bytes. Of most a call is then the function itself, and one look
     at the array that it returns.
     """
-    if op.options.trusted and not op.options.cache:
-        return fn or op.options.fn
+    options = op.options
+    if options.trusted and not options.cache:
+        trusted: Callable[..., Any] = getattr(options, which)
+        return trusted
     if not op.is_plain or precision != "declared":
         return lambda *arrays: call(
-            op, arrays, fn=fn, lead=lead, precision=precision, eager=eager
+            op, arrays, which=which, lead=lead, precision=precision, eager=eager
         )
-    called, refusing = fn or op.options.fn, op.options.refusing
+    refusing = options.refusing
     is_flat = op.in_tree == jax.tree.structure(((0,) * len(op.ins), {}))
     unflatten = op.in_tree.unflatten
     shape: Any = None
@@ -56,6 +58,7 @@ def caller(
 
     def direct_call(*arrays: np.ndarray[Any, Any]) -> Sequence[np.ndarray[Any, Any]]:
         args, kwargs = (arrays, _NO_NAMES) if is_flat else unflatten(arrays)
+        called = getattr(options, which)  # now: to count calls replaces it
         if eager:
             result = called(*args, **kwargs)
         else:
@@ -91,7 +94,7 @@ def call(
     op: Operation,
     arrays: Sequence[np.ndarray[Any, Any]],
     *,
-    fn: Callable[..., Any] | None = None,
+    which: str = "fn",
     lead: tuple[int, ...] = (),
     precision: str = "declared",
     eager: bool = False,
@@ -101,7 +104,7 @@ def call(
     Args:
         op: the function and its types.
         arrays: one per argument leaf.
-        fn: a stand-in for the function itself, its whole-batch version.
+        which: "fn", or "batch_fn" for the whole-batch version.
         lead: the batch axes that arguments and results have in front.
         precision: of inexact results: "declared"; "double", as differences need it; or
             "kept", double for those that come in another one than declared.
@@ -109,13 +112,14 @@ def call(
     """
     size = op.options.cache
     if not size:
-        return _call(op, arrays, fn, lead, precision, eager)
-    key = (fn, lead, precision, *((a.shape, a.dtype.str, a.tobytes()) for a in arrays))
+        return _call(op, arrays, which, lead, precision, eager)
+    numbers = ((a.shape, a.dtype.str, a.tobytes()) for a in arrays)
+    key = (which, lead, precision, *numbers)
     with op.lock:
         if (kept := op.kept.get(key)) is not None:
             op.kept.move_to_end(key)
             return list(kept)
-    made = [found.copy() for found in _call(op, arrays, fn, lead, precision, eager)]
+    made = [found.copy() for found in _call(op, arrays, which, lead, precision, eager)]
     with op.lock:
         op.kept[key] = made
         while len(op.kept) > size:
@@ -126,17 +130,18 @@ def call(
 def _call(
     op: Operation,
     arrays: Sequence[np.ndarray[Any, Any]],
-    fn: Callable[..., Any] | None,
+    which: str,
     lead: tuple[int, ...],
     precision: str,
     eager: bool,
 ) -> Arrays:
     options = op.options
+    fn = getattr(options, which)
     if options.trusted:
-        made: Arrays = (fn or options.fn)(*arrays)
+        made: Arrays = fn(*arrays)
         return made
     args, kwargs = arguments(op, arrays)
-    result = invoke(options, fn or options.fn, args, {**kwargs, **op.statics}, eager)
+    result = invoke(options, fn, args, {**kwargs, **op.statics}, eager)
     if options.has_effects and options.out is None:
         return []  # an effect without a spec has no result
     return checked(op, result, lead, precision)

@@ -1,0 +1,61 @@
+"""Which class a name in a file stands for: nothing is imported to find it."""
+
+import typing
+from collections.abc import Iterable
+from typing import Any
+
+from purestate._saving.describe import short_name
+from purestate._schema.annotations import evaluated
+from purestate._schema.layout import Layout, layout_of
+from purestate._schema.marks import is_state_class
+from purestate._state.state import State
+
+
+def annotated_classes(layout: Layout, name: str) -> tuple[type, ...]:
+    """Return the classes that the annotation of a field mentions, at any depth."""
+    owner = layout.cls
+    for base in owner.__mro__:
+        if is_state_class(base) and name in layout_of(base).stored:
+            owner = base  # where it was declared, whose module its names are of
+    annotation: Any = layout.specs[name].type
+    if isinstance(annotation, str):
+        annotation = evaluated(owner, annotation)
+    return tuple(_mentioned(annotation))
+
+
+def _mentioned(annotation: Any) -> typing.Iterator[type]:
+    origin = typing.get_origin(annotation) or annotation
+    if isinstance(origin, type):
+        yield origin
+    for part in typing.get_args(annotation):
+        yield from _mentioned(part)
+
+
+def is_named(cls: type, name: str) -> bool:
+    """Return whether a State class has or had a name."""
+    names = (short_name(cls), *layout_of(cls).was)
+    return name in names or name.rpartition(".")[2] in names
+
+
+def state_class(name: str, module: str, classes: Iterable[type]) -> Any:
+    """Return the State class of a name, None if there is none.
+
+    Args:
+        name: the class's name, in a file.
+        module: where it was then; another one will do.
+        classes: where to look first. Among those that exist a notebook may have left
+            some of the same name: the last one is taken.
+    """
+    for cls in classes:
+        if is_state_class(cls) and is_named(cls, name):
+            return cls
+    found = [cls for cls in _below(State) if is_named(cls, name)]
+    same = [cls for cls in found if cls.__module__ == module]
+    return [None, *found, *same][-1]
+
+
+def _below(root: Any) -> list[Any]:
+    found: dict[Any, None] = {}
+    for cls in root.__subclasses__():
+        found |= dict.fromkeys([cls, *_below(cls)])
+    return [*filter(is_state_class, found)]

@@ -1,0 +1,257 @@
+"""`ps.load` and `ps.from_dict`: from a file, or from arrays by name, to a State."""
+
+import json
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar, overload
+
+import numpy as np
+
+from purestate._compat import untyped_jax
+from purestate._pack.pack import pack
+from purestate._pack.packed import Packed
+from purestate._saving.file import File, local_path, stored_as
+from purestate._saving.fit import ALLOW, Fit, Spot
+from purestate._saving.place import fetch
+from purestate._saving.saved import Leaf, Saved, copied, saved_tree
+from purestate._schema.text import root_name
+from purestate.errors import LoadError, LoadWarning
+
+_S = TypeVar("_S")
+_Path = str | os.PathLike[str]
+_Leaves = Mapping[str, Any] | Callable[[dict[str, Any]], Mapping[str, Any]]
+
+
+@overload
+def load(source: Any) -> Saved: ...
+@overload
+def load(
+    source: Any,
+    like: type[_S],
+    *,
+    allow: str | Iterable[str] = (),
+    sharding: Any = None,
+) -> _S: ...
+@overload
+def load(
+    source: Any, like: _S, *, allow: str | Iterable[str] = (), sharding: Any = None
+) -> _S: ...
+def load(
+    source: Any,
+    like: Any = None,
+    *,
+    allow: str | Iterable[str] = (),
+    sharding: Any = None,
+) -> Any:
+    """Return what `ps.save` wrote, as a State of the class as it is now.
+
+    No callable is made from a file, nothing is imported, and no code of the class runs
+    but `__migrate__`, before, and `__check__`, at the end.
+
+    Args:
+        source: a path, or a part of a `Saved`, of which no more than that is read.
+        like: what is expected. A State class: structure and static values are as they
+            were saved. An instance, or an abstract one of `jax.eval_shape`: structure,
+            shapes, dtypes and static values must be as in it, and arrays go where its
+            arrays are. A container of these. Nothing: a `Saved` is returned, which
+            needs no classes and reads arrays when they are asked for.
+        allow: which differences are welcome, one or several of "cast" (another dtype),
+            "drop" (something that only the file has), "keep" (something that only
+            `like` has), "static" (another static value: the one of `like` is taken).
+        sharding: where the arrays shall lie: a sharding, or a tree of them of the same
+            class, as `ps.prefix` makes one.
+
+    Raises:
+        LoadError: the file does not fit; all differences are listed, and no array was
+            read.
+        CorruptFileError: the file is damaged.
+        OSError: there is no such file.
+        ValueError: a word in `allow` that is not one of the four.
+
+    >>> import os, tempfile, purestate as ps
+    >>> class Point(ps.State):
+    ...     x: ps.Array
+    >>> path = os.path.join(tempfile.mkdtemp(), "point.safetensors")
+    >>> ps.save(path, Point(x=1.5), extra={"epoch": 3})
+    >>> ps.load(path, Point)
+    Point(x=f32[])
+    >>> saved = ps.load(path)
+    >>> saved["x"], saved.extra
+    (f32[], {'epoch': 3})
+    """
+    allowed = _allowed(allow)
+    if not isinstance(source, str | bytes | os.PathLike):
+        if like is None:
+            raise TypeError(
+                "ps.load takes a path, or a part of what ps.load(path) returned and a "
+                "class or an instance as like."
+            )
+        part = copied(source)
+        return _fitted(part, like, allowed, sharding, _name_of(part))
+    opened = _OpenFile(local_path(source, LoadError.address))
+    with opened.file.describing():
+        saved = saved_tree(opened.manifest(), opened)
+    if like is None:
+        return saved
+    try:
+        return _fitted(saved, like, allowed, sharding, opened.name)
+    finally:
+        opened.file.close()
+
+
+def from_dict(
+    manifest: Mapping[str, Any],
+    like: Any,
+    leaves: _Leaves,
+    *,
+    allow: str | Iterable[str] = (),
+    sharding: Any = None,
+) -> Any:
+    """Return the State that `ps.to_dict` took apart.
+
+    Args:
+        manifest: as `ps.to_dict` returned it.
+        like: as for `ps.load`.
+        leaves: the arrays by name; or a function that returns them, called once all
+            fits, with a `jax.ShapeDtypeStruct` for each array that is needed.
+        allow: as for `ps.load`.
+        sharding: as for `ps.load`.
+
+    Raises:
+        LoadError: something does not fit; all differences are listed.
+        ValueError: a word in `allow` that is not one of its four.
+    """
+    allowed = _allowed(allow)
+    try:
+        saved = saved_tree(manifest, _Arrays(leaves))
+    except LoadError:
+        raise
+    except Exception as error:  # noqa: BLE001  # as many as there are mistakes
+        raise LoadError.no_manifest(error) from None
+    return _fitted(saved, like, allowed, sharding, _MANIFEST)
+
+
+_MANIFEST = "the manifest"
+
+
+def _allowed(allow: str | Iterable[str]) -> frozenset[str]:
+    words = frozenset((allow,) if isinstance(allow, str) else allow)
+    for word in words:
+        if word not in ALLOW:
+            known = ", ".join(map(repr, ALLOW[:-1]))
+            raise ValueError(
+                f"allow={word!r}: give {known} or {ALLOW[-1]!r}, or several of them."
+            )
+    return words
+
+
+def _fitted(
+    saved: Any, like: Any, allowed: frozenset[str], sharding: Any, name: str
+) -> Any:
+    if isinstance(like, Packed):
+        return pack(_fitted(saved, like.unpack(), allowed, sharding, name))
+    fit = Fit(allowed)
+    make = fit.tree(saved, like, Spot(sharding=sharding))
+    if fit.problems:
+        is_class = isinstance(like, type)
+        expected = like.__name__ if is_class else root_name(like)
+        raise LoadError.unfit(
+            name,
+            expected or f"the {type(like).__name__} given as like",
+            fit.problems,
+            needs_instance=fit.needs_instance,
+        )
+    if fit.defaults:
+        warnings.warn(
+            f"{name} has no {', '.join(fit.defaults)}: the defaults of the class are "
+            f"used.",
+            LoadWarning,
+            stacklevel=3,
+        )
+    fetch(fit.wants)
+    return make()
+
+
+def _name_of(part: Any) -> str:
+    """Return the name of the file that a part is of."""
+    if isinstance(part, Leaf):
+        return part.source.name
+    if isinstance(part, Saved):
+        return part.path
+    inner = part.values() if isinstance(part, dict) else part
+    if isinstance(inner, Iterable) and not isinstance(inner, str):
+        return next(filter(None, map(_name_of, inner)), "")
+    return ""
+
+
+class _OpenFile:
+    """Leaves that are in a file."""
+
+    def __init__(self, path: str) -> None:
+        self.name = path
+        self.file = File(path)
+
+    def manifest(self) -> Any:
+        text = self.file.metadata.get("purestate")
+        if text is None:
+            raise LoadError.foreign(self.name)
+        return json.loads(text)
+
+    def check(self, leaf: Leaf) -> None:
+        entry = self.file.entries[leaf.name]
+        code, shape = stored_as(leaf.stored.dtype, leaf.stored.shape)
+        if (entry.code, entry.shape) != (code, tuple(shape)):
+            raise ValueError(f"{leaf.name} is {entry.code} of shape {entry.shape}")
+
+    def read(
+        self, leaves: list[Leaf], shardings: list[Any]
+    ) -> Iterator[tuple[Leaf, Any]]:
+        by_name = {leaf.name: leaf for leaf in leaves}
+        for name, data in self.file.read(by_name):
+            leaf = by_name[name]
+            yield leaf, data.view(leaf.stored.dtype).reshape(leaf.stored.shape)
+
+
+class _Arrays:
+    """Leaves that another engine has stored."""
+
+    def __init__(self, leaves: _Leaves) -> None:
+        self.name = _MANIFEST
+        self._leaves = leaves
+
+    def check(self, leaf: Leaf) -> None:
+        """Nothing is known of them before they are asked for."""
+
+    def read(
+        self, leaves: list[Leaf], shardings: list[Any]
+    ) -> Iterator[tuple[Leaf, Any]]:
+        # An engine that is told no sharding takes that of the time of saving, whose
+        # devices may not be there.
+        here = untyped_jax.sharding.SingleDeviceSharding(untyped_jax.local_devices()[0])
+        wanted = {
+            leaf.name: untyped_jax.ShapeDtypeStruct(
+                leaf.stored.shape, leaf.stored.dtype, sharding=sharding or here
+            )
+            for leaf, sharding in zip(leaves, shardings, strict=True)
+            if leaf.size
+        }
+        found = self._leaves(wanted) if callable(self._leaves) else self._leaves
+        problems = [
+            f"{name}: {_type_text(found.get(name))} given, {_type_text(want)} expected"
+            for name, want in wanted.items()
+            if _type_text(found.get(name)) != _type_text(want)
+        ]
+        if problems:
+            raise LoadError.unfit("leaves", self.name, problems)
+        for leaf in leaves:
+            if leaf.size:
+                yield leaf, found[leaf.name]
+            else:
+                yield leaf, np.zeros(leaf.stored.shape, leaf.stored.dtype)
+
+
+def _type_text(array: Any) -> str:
+    if array is None or not hasattr(array, "dtype"):
+        return "nothing" if array is None else f"a {type(array).__name__}"
+    return f"{array.dtype}{list(array.shape)}"

@@ -1,0 +1,183 @@
+"""Arrays that were read, put where they belong: in their dtype, on their devices."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, SingleDeviceSharding
+
+from purestate._compat import untyped_jax, weakly_typed
+from purestate._saving.describe import registered_parts
+from purestate._saving.file import unaligned
+from purestate._saving.saved import Leaf, wrapped
+from purestate._schema.marks import held_by, is_state
+
+_BATCH = 1 << 26  # bytes that are handed to the devices at once
+_weak = jax.jit(weakly_typed)
+
+
+@dataclasses.dataclass(eq=False)
+class Want:
+    """An array that is wanted.
+
+    Attributes:
+        source: the leaf in the file; or an array, where a migration made one.
+        kind: "jax", "numpy" or "key".
+        dtype: that it shall have; None for a key.
+        weak: whether its type shall be weak.
+        sharding: where it shall lie; None for the default device, uncommitted.
+        array: it, once it was fetched.
+    """
+
+    source: Any
+    kind: str
+    dtype: Any
+    weak: bool
+    sharding: Any
+    array: Any = None
+
+
+def part_of(sharding: Any, step: Any, path: str) -> Any:
+    """Return the shardings for a part: of a tree of them, or the one for all.
+
+    Args:
+        sharding: a sharding, a tree of them, None.
+        step: the field, key, index or key path of the part.
+        path: of the whole.
+
+    Raises:
+        TypeError: the tree has no such part.
+    """
+    if sharding is None or isinstance(sharding, jax.sharding.Sharding):
+        return sharding
+    try:
+        if is_state(sharding):
+            return held_by(sharding)[step]
+        if isinstance(sharding, dict | list) or type(sharding) is tuple:
+            return sharding[step]
+        if hasattr(sharding, "_fields"):
+            return getattr(sharding, step)
+        parts = registered_parts(sharding) or []
+        return {jax.tree_util.keystr(key): part for key, part in parts}[step]
+    except (KeyError, IndexError, AttributeError, TypeError):
+        raise wrong_sharding(sharding, path) from None
+
+
+def wrong_sharding(sharding: Any, path: str) -> TypeError:
+    """Return the error for something that is not a sharding for a part."""
+    return TypeError(
+        f"sharding= has an object of type {type(sharding).__name__} for "
+        f"{path or 'the tree'}: give a jax.sharding.Sharding, None, or a tree of them, "
+        f"as ps.prefix makes one."
+    )
+
+
+def fetch(wants: Iterable[Want]) -> None:
+    """Read what is wanted, and put it in place."""
+    by_source: dict[int, list[Want]] = {}
+    for want in wants:
+        source = getattr(want.source, "source", None)  # None: an array
+        by_source.setdefault(id(source), []).append(want)
+    batch: list[tuple[Want, Any]] = []
+    size = 0
+    for group in by_source.values():
+        for want, numbers in _numbers(group):
+            if want.kind == "numpy":
+                want.array = _for_numpy(numbers, want.dtype)
+                continue
+            if want.dtype is not None and numbers.dtype != want.dtype:
+                numbers = numbers.astype(want.dtype)
+            batch.append((want, numbers))
+            size += numbers.nbytes
+            del numbers
+            if size >= _BATCH:
+                _put(batch)
+                batch, size = [], 0
+    _put(batch)
+
+
+def _numbers(group: list[Want]) -> Iterator[tuple[Want, Any]]:
+    if not isinstance(group[0].source, Leaf):
+        for want in group:
+            yield want, want.source
+        return
+    by_name: dict[str, list[Want]] = {}
+    for want in group:
+        by_name.setdefault(want.source.name, []).append(want)
+    firsts = [wants[0] for wants in by_name.values()]
+    leaves, shardings = [w.source for w in firsts], [_of_numbers(w) for w in firsts]
+    for leaf, numbers in leaves[0].source.read(leaves, shardings):
+        for want in by_name[leaf.name]:
+            yield want, numbers
+
+
+def _of_numbers(want: Want) -> Any:
+    """Return the sharding for the numbers of a leaf: those of a key have one axis more.
+
+    It is the last, of which a NamedSharding of the others says nothing.
+    """
+    is_known = isinstance(want.sharding, NamedSharding | SingleDeviceSharding)
+    return want.sharding if is_known or want.kind != "key" else None
+
+
+def _for_numpy(numbers: Any, dtype: Any) -> np.ndarray[Any, Any]:
+    """Return an array that can be written to, and holds no more memory than its own."""
+    made = np.asarray(numbers)
+    if made.dtype != dtype:
+        return made.astype(dtype)
+    is_part = made.base is not None and made.base.nbytes > made.nbytes + 128
+    return made.copy() if is_part or not made.flags.writeable else made
+
+
+def _put(batch: list[tuple[Want, Any]]) -> None:
+    """Hand arrays to the devices: as many at once as can be."""
+    loose, placed = [], []
+    for want, numbers in batch:
+        sharding = _of_numbers(want)
+        if sharding is None:
+            loose.append((want, _uncommitted(numbers)))
+        elif sharding.is_fully_addressable:
+            placed.append((want, _copyable(numbers), sharding))
+        else:
+            want.array = _finished(want, _spread(numbers, sharding))
+    made = jax.device_put([numbers for _, numbers in loose])
+    for (want, _), array in zip(loose, made, strict=True):
+        want.array = _finished(want, array)
+        if want.sharding is not None:
+            want.array = jax.device_put(want.array, want.sharding)
+    made = jax.device_put([x for _, x, _ in placed], [where for _, _, where in placed])
+    for (want, _, _), array in zip(placed, made, strict=True):
+        want.array = _finished(want, array)
+
+
+def _uncommitted(numbers: Any) -> Any:
+    """Return numbers that jax takes to any device: a committed array compiles anew."""
+    if isinstance(numbers, jax.Array) and numbers.committed:
+        numbers = np.asarray(numbers)
+    return _copyable(numbers)
+
+
+def _spread(numbers: Any, sharding: Any) -> Any:
+    """Return an array of several processes, each of which read the whole of it."""
+    if isinstance(numbers, jax.Array):
+        return untyped_jax.device_put(numbers, sharding)
+    return jax.make_array_from_callback(
+        numbers.shape, sharding, lambda index: _copyable(numbers[index])
+    )
+
+
+def _finished(want: Want, array: Any) -> Any:
+    if want.kind == "key" and isinstance(want.source, Leaf):
+        return wrapped(array, str(want.source.impl))
+    return _weak(array) if want.weak else array
+
+
+def _copyable(numbers: Any) -> Any:
+    """Return numbers that jax will copy: see `unaligned`."""
+    if not isinstance(numbers, np.ndarray) or numbers.ctypes.data % 64:
+        return numbers
+    made = unaligned(numbers.nbytes).view(numbers.dtype).reshape(numbers.shape)
+    made[...] = numbers
+    return made

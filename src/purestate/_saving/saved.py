@@ -1,0 +1,249 @@
+"""`Saved`: what a file holds, without the classes that it was made of.
+
+States, named tuples and foreign classes are dicts here, and arrays are `Leaf` objects,
+which read their numbers when numpy or jax asks. `__migrate__` gets such a tree and may
+change it.
+"""
+
+import copy
+import functools
+import math
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purestate._compat import untyped_jax
+from purestate._inspect.repr import pformat
+from purestate._saving.describe import FORMAT
+from purestate._saving.values import decode, dtype_named, value_text
+from purestate.errors import LoadError
+
+
+class Source(Protocol):
+    """Where the numbers of leaves come from.
+
+    Attributes:
+        name: of the file, or what stands for it in messages.
+    """
+
+    name: str
+
+    def check(self, leaf: "Leaf") -> None:
+        """Raise an error of any kind if it has no such leaf."""
+
+    def read(self, leaves: list["Leaf"], shardings: list[Any]) -> Iterator[Any]:
+        """Yield each leaf, by its place in the list, with its numbers as stored."""
+
+
+class Leaf:
+    """An array that was saved: `numpy.asarray` and `jnp.asarray` read it.
+
+    Attributes:
+        shape: its shape.
+        dtype: its dtype.
+    """
+
+    __slots__ = ("dtype", "impl", "kind", "name", "shape", "source", "stored", "weak")
+
+    def __init__(self, node: Mapping[str, Any], source: Source) -> None:
+        """Make a leaf of its description.
+
+        Raises:
+            Exception: of any kind, if it is none.
+        """
+        self.name: str = node["array"]
+        self.kind: str = node["kind"]  # "jax", "numpy", "key"
+        self.shape = tuple(node["shape"])
+        self.weak = node.get("weak") is True
+        self.source = source
+        self.impl: str | None = node["impl"] if self.kind == "key" else None
+        if any(type(n) is not int or n < 0 for n in self.shape):
+            raise ValueError(f"{self.name} has the shape {self.shape}")
+        if self.kind not in ("jax", "numpy", "key"):
+            raise ValueError(f"{self.name} is of kind {self.kind!r}")
+        shape = self.shape
+        if self.impl is None:
+            self.dtype: Any = dtype_named(node["dtype"])
+            dtype = self.dtype
+        else:
+            self.dtype, inner, dtype = _of_impl(self.impl)
+            shape = (*shape, *inner)
+        # As numbers: of a key its data.
+        self.stored = untyped_jax.ShapeDtypeStruct(shape, dtype)
+        source.check(self)
+
+    @property
+    def ndim(self) -> int:
+        """How many axes it has."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """How many elements it has."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes its numbers take."""
+        return int(math.prod(self.stored.shape) * self.stored.dtype.itemsize)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        ((_, numbers),) = self.source.read([self], [None])
+        return np.asarray(numbers, dtype)
+
+    def __jax_array__(self) -> Any:
+        array = jnp.array(np.asarray(self))
+        return array if self.impl is None else wrapped(array, self.impl)
+
+    def __repr__(self) -> str:
+        return pformat(self)
+
+
+@functools.cache
+def _of_impl(impl: str) -> tuple[Any, tuple[int, ...], Any]:
+    key = jax.eval_shape(functools.partial(untyped_jax.random.key, impl=impl), 0)
+    data = jax.eval_shape(jax.random.key_data, key)
+    return key.dtype, data.shape, data.dtype
+
+
+def wrapped(data: Any, impl: str) -> Any:
+    """Return a key that has these numbers."""
+    return untyped_jax.random.wrap_key_data(data, impl=impl)
+
+
+class Saved(dict[Any, Any]):
+    """A State as a file has it: a dict of its fields, static ones too.
+
+    What lies in them are other `Saved`, lists, tuples, dicts, numbers and `Leaf`
+    objects for arrays. A named tuple or a class of another library is a `Saved`, too.
+
+    Attributes:
+        name: of the class.
+        module: where it was defined.
+        version: of the class, when it was saved.
+        extra: what was given to `ps.save` as that.
+        path: of the file.
+    """
+
+    def __init__(self, fields: Mapping[Any, Any], kind: str, name: str = "") -> None:
+        super().__init__(fields)
+        self.kind, self.name = kind, name
+        self.module = self.path = ""
+        self.version = 0
+        self.extra: Any = None
+        self.data: dict[str, Any] = {}  # what was saved as data, to tell it from static
+
+    def __str__(self) -> str:
+        head = (
+            f"{self.name or self.kind}{f', version {v}' if (v := self.version) else ''}"
+        )
+        rows = [*_rows(self, "")]
+        width = max((len(name) for name, _ in rows), default=0)
+        return "\n".join([head, *(f"  {name:<{width}}  {text}" for name, text in rows)])
+
+    def __repr__(self) -> str:
+        return f"<Saved {self.name or self.kind}: {', '.join(map(str, self))}>"
+
+
+_ROWS = 40
+
+
+def _rows(value: Any, indent: str) -> Iterator[tuple[str, str]]:
+    items = value.items() if isinstance(value, Mapping) else enumerate(value)
+    for key, part in items:
+        name = f"{indent}{key}"
+        if isinstance(part, Saved):
+            yield name, part.name.rpartition(":")[2]
+        elif isinstance(part, dict | list | tuple) and _holds_leaves(part):
+            yield name, f"{type(part).__name__} of {len(part)}"
+        else:
+            yield name, repr(part) if isinstance(part, Leaf) else value_text(part)
+            continue
+        yield from _rows(part, f"{indent}  ")
+
+
+def _holds_leaves(value: Any) -> bool:
+    parts = value.values() if isinstance(value, dict) else value
+    return not isinstance(value, tuple) or any(
+        isinstance(part, Leaf | dict | list | tuple) for part in parts
+    )
+
+
+def saved_tree(manifest: Any, source: Source) -> Saved:
+    """Return what a manifest describes.
+
+    Raises:
+        Exception: of any kind, for something that is no manifest.
+        LoadError: a manifest of a later version.
+    """
+    number = manifest["purestate"]
+    if type(number) is not int or number > FORMAT:
+        raise LoadError.newer(source.name, number, FORMAT)
+    found = _tree(manifest["root"], source)
+    if not isinstance(found, Saved):
+        items: Any = {"": found}
+        if isinstance(found, dict | list | tuple):
+            items = found if isinstance(found, dict) else dict(enumerate(found))
+        found = Saved(items, type(found).__name__)
+    found.extra, found.path = manifest.get("extra"), source.name
+    return found
+
+
+def copied(part: Any) -> Any:
+    """Return a part with copies of its containers, which a migration may change."""
+    if isinstance(part, Saved):
+        made = copy.copy(part)
+        same = {id(value): copied(value) for value in part.values()}
+        for key, value in part.items():
+            made[key] = same[id(value)]
+        made.data = {key: same.get(id(value)) for key, value in part.data.items()}
+        return made
+    if isinstance(part, dict):
+        return type(part)((key, copied(value)) for key, value in part.items())
+    return type(part)(map(copied, part)) if type(part) in (list, tuple) else part
+
+
+def as_it_was(part: Any) -> Any:
+    """Return a part of a file, where it is no State as the container that it was."""
+    if not isinstance(part, Saved) or part.kind in ("state", "namedtuple", "tree"):
+        return part
+    if part.kind in ("list", "tuple"):
+        return (list if part.kind == "list" else tuple)(part.values())
+    if part.kind in ("dict", "OrderedDict"):
+        return (OrderedDict if part.kind == "OrderedDict" else dict)(part)
+    return part[""]
+
+
+def _tree(node: Any, source: Source) -> Any:
+    if "array" in node:
+        return Leaf(node, source)
+    if "value" in node:
+        return decode(node["value"])
+    if "none" in node:
+        return None
+    if "state" in node:
+        data = {n: _tree(part, source) for n, part in node["data"].items()}
+        static = {n: decode(value) for n, value in node["static"].items()}
+        found = Saved(data | static, "state", node["state"])
+        found.module, found.version, found.data = node["module"], node["version"], data
+        found.path = source.name
+        return found
+    if "dict" in node:
+        pairs = [(decode(k), _tree(part, source)) for k, part in node["dict"]]
+        return OrderedDict(pairs) if node.get("ordered") else dict(pairs)
+    for kind in (list, tuple):
+        if kind.__name__ in node:
+            return kind(_tree(part, source) for part in node[kind.__name__])
+    if "namedtuple" in node:
+        parts = node["fields"].items()
+    else:
+        parts = node["children"]
+    kind_name = "namedtuple" if "namedtuple" in node else "tree"
+    fields = {name: _tree(part, source) for name, part in parts}
+    found = Saved(fields, kind_name, node[kind_name])
+    found.path = source.name
+    return found

@@ -1,0 +1,385 @@
+"""Static values as JSON, and back where no code runs for it.
+
+`encode` never fails: a run must not lose hours to a lambda. What can be made again
+without running anyone's code is written as a value. What is or holds a callable is
+written by its qualified name, and comes from the program when it is read: `decode`
+returns a `Recorded` for it, and `agree` tells whether an object is the one recorded.
+"""
+
+import dataclasses
+import enum
+import functools
+import json
+import math
+import sys
+import types
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from purestate._compat import is_written_by_dataclasses
+from purestate._instance.leaves import Leaves
+from purestate._schema.layout import layout_of
+from purestate._schema.marks import held_by, is_state
+from purestate._schema.static_values import is_value_dataclass
+
+_BITS = 63  # of integers that every reader of JSON takes
+_PLAIN = frozenset({bool, str, type(None)})
+_JNP_TYPE: Any = type(jnp.float32)
+
+
+# Of another width on every platform.
+_LONG = ("longdouble", "clongdouble", "float96", "float128", "complex192", "complex256")
+
+
+class Recorded:
+    """A static value of which a file knows the name, or its parts by name."""
+
+    def __init__(self, encoded: Any) -> None:
+        self.encoded = encoded
+
+    def __repr__(self) -> str:
+        return _text(self.encoded)
+
+
+class _Unmakeable(Exception):
+    """Internal: a value that is not made from a file."""
+
+
+# --- to JSON --------------------------------------------------------------------------
+
+
+def encode(value: Any) -> Any:
+    """Return a static value as JSON; what is not a value, by name."""
+    if type(value) in _PLAIN:
+        return value
+    try:
+        return _encoded(value, ())
+    except Exception:  # noqa: BLE001  # whatever a foreign object raises
+        return {"named": _type_name(value)}
+
+
+def encode_number(value: Any) -> Any:
+    """Return a number or a string as JSON.
+
+    Raises:
+        TypeError: something else.
+    """
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind is int:
+        small = value.bit_length() <= _BITS
+        return value if small else {"int": hex(value)}
+    if kind is float:
+        return value if math.isfinite(value) else {"float": repr(value)}
+    if kind is complex:
+        return {"complex": [encode_number(value.real), encode_number(value.imag)]}
+    if kind is bytes:
+        return {"bytes": value.hex()}
+    if isinstance(value, np.generic) and is_number_dtype(value.dtype):
+        return {"scalar": [value.dtype.name, value.tobytes().hex()]}
+    raise TypeError(kind.__name__)
+
+
+@functools.cache
+def dtype_name(dtype: Any) -> str:
+    """Return the name of a dtype, which numpy puts together anew each time."""
+    return str(dtype.name)
+
+
+@functools.cache
+def is_number_dtype(dtype: Any) -> bool:
+    """Return whether it is a dtype of numbers whose name says all of it."""
+    if not isinstance(dtype, np.dtype) or dtype.name in _LONG:
+        return False
+    return dtype == np.bool_ or bool(jnp.issubdtype(dtype, np.number))
+
+
+@functools.cache
+def dtype_named(name: Any) -> Any:
+    """Return the dtype of numbers of that name.
+
+    Raises:
+        TypeError: there is none.
+    """
+    dtype: Any = np.dtype(name) if isinstance(name, str) else None
+    if not is_number_dtype(dtype) or dtype.name != name:
+        raise TypeError(f"no dtype is called {name!r}")
+    return dtype
+
+
+def _encoded(value: Any, within: tuple[int, ...]) -> Any:
+    if id(value) in within or len(within) > 100:
+        return {"named": _type_name(value)}
+    kind = type(value)
+    inner = functools.partial(_encoded, within=(*within, id(value)))
+    if isinstance(value, enum.Enum):
+        return {"enum": [_name(kind), value.name]}
+    if kind is tuple:
+        return {"tuple": [*map(inner, value)]}
+    if isinstance(value, tuple) and hasattr(kind, "_fields"):
+        fields = dict(zip(kind._fields, map(inner, value), strict=True))
+        return {"namedtuple": [_name(kind), fields]}
+    if kind is frozenset:
+        return {"frozenset": sorted(map(inner, value), key=json.dumps)}
+    if kind is slice:
+        return {"slice": [*map(inner, (value.start, value.stop, value.step))]}
+    if isinstance(value, np.dtype) and is_number_dtype(value):
+        return {"dtype": value.name}
+    if isinstance(value, _JNP_TYPE):
+        return {"jnp_dtype": value.dtype.name}
+    if isinstance(value, type) and issubclass(value, np.generic):
+        return {"scalar_type": np.dtype(value).name}
+    if kind is functools.partial:
+        named = {k: inner(part) for k, part in sorted(value.keywords.items())}
+        return {"partial": [inner(value.func), [*map(inner, value.args)], named]}
+    if kind is Leaves:
+        _, (how, parts) = value.__reduce__()
+        return {"leaves": [how, *map(inner, parts)]}
+    if is_state(value):
+        held = held_by(value)
+        fields = {n: inner(held[n]) for n in layout_of(kind).names}
+        return {"parts": [_name(kind), fields]}
+    if dataclasses.is_dataclass(kind):
+        names = [f.name for f in dataclasses.fields(kind)]
+        fields = {n: inner(getattr(value, n)) for n in names if hasattr(value, n)}
+        made = _is_plain_dataclass(kind, value)
+        return {"dataclass" if made else "parts": [_name(kind), fields]}
+    try:
+        return encode_number(value)
+    except TypeError:
+        return {"named": _named(value)}
+
+
+def _is_plain_dataclass(kind: Any, value: Any) -> bool:
+    """Return whether its fields are all there is to it: it can be made of them."""
+    names = {f.name for f in dataclasses.fields(kind)}
+    return (
+        kind.__dataclass_params__.frozen
+        and is_value_dataclass(value)
+        and is_written_by_dataclasses(kind.__init__)
+        and getattr(value, "__dict__", {}).keys() == names
+    )
+
+
+def _named(value: Any) -> str:
+    name = getattr(value, "__qualname__", None)
+    if isinstance(value, types.ModuleType):
+        return value.__name__
+    return _name(value) if isinstance(name, str) else _type_name(value)
+
+
+def _name(value: Any) -> str:
+    return f"{getattr(value, '__module__', None) or 'builtins'}:{value.__qualname__}"
+
+
+def _type_name(value: Any) -> str:
+    return f"{type(value).__module__}:{type(value).__qualname__}()"
+
+
+# --- from JSON ------------------------------------------------------------------------
+
+
+def decode(encoded: Any, classes: Iterable[type] = ()) -> Any:
+    """Return the value that was encoded, or a `Recorded` where it is not made of JSON.
+
+    Args:
+        encoded: what `encode` returned, or what claims to be.
+        classes: where to look for classes first: those of the field's annotation.
+
+    Raises:
+        Exception: of any kind, for what `encode` does not return.
+    """
+    try:
+        return _decoded(encoded, tuple(classes))
+    except _Unmakeable:
+        return Recorded(encoded)
+
+
+def _decoded(encoded: Any, classes: tuple[type, ...]) -> Any:
+    if not isinstance(encoded, dict):
+        if isinstance(encoded, list):
+            raise ValueError("a list is not a value")
+        return encoded
+    ((tag, body),) = encoded.items()
+    return _READERS[tag](body, functools.partial(_decoded, classes=classes), classes)
+
+
+def _number(body: Any, inner: Any, classes: Any) -> Any:
+    return float(body)
+
+
+def _scalar(body: Any, inner: Any, classes: Any) -> Any:
+    name, data = body
+    (value,) = np.frombuffer(bytes.fromhex(data), dtype_named(name))
+    return value
+
+
+def _jnp_dtype(body: Any, inner: Any, classes: Any) -> Any:
+    name = dtype_named(body).name
+    return getattr(jnp, "bool_" if name == "bool" else name)
+
+
+def _enum(body: Any, inner: Any, classes: Any) -> Any:
+    cls, name = find_class(body[0], classes), body[1]
+    if cls is None or not issubclass(cls, enum.Enum) or name not in cls._member_map_:
+        raise _Unmakeable
+    return cls._member_map_[name]
+
+
+def _namedtuple(body: Any, inner: Any, classes: Any) -> Any:
+    name, fields = body
+    cls = find_class(name, classes)
+    if not is_namedtuple(cls) or cls._fields != tuple(fields):
+        raise _Unmakeable
+    return tuple.__new__(cls, map(inner, fields.values()))
+
+
+def _dataclass(body: Any, inner: Any, classes: Any) -> Any:
+    name, fields = body
+    cls: Any = find_class(name, classes)
+    if cls is None or not dataclasses.is_dataclass(cls):
+        raise _Unmakeable
+    made: Any = object.__new__(cls)  # type: ignore[arg-type]
+    for field, part in fields.items():
+        object.__setattr__(made, field, inner(part))
+    names = [f.name for f in dataclasses.fields(cls)]
+    if names != [*fields] or not _is_plain_dataclass(cls, made):
+        raise _Unmakeable
+    return made
+
+
+def _never(body: Any, inner: Any, classes: Any) -> Any:
+    raise _Unmakeable
+
+
+_READERS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "int": lambda body, *_: int(body, 16),
+    "float": _number,
+    "complex": lambda body, inner, _: complex(*map(inner, body)),
+    "bytes": lambda body, *_: bytes.fromhex(body),
+    "scalar": _scalar,
+    "tuple": lambda body, inner, _: tuple(map(inner, body)),
+    "frozenset": lambda body, inner, _: frozenset(map(inner, body)),
+    "slice": lambda body, inner, _: slice(*map(inner, body)),
+    "dtype": lambda body, *_: dtype_named(body),
+    "jnp_dtype": _jnp_dtype,
+    "scalar_type": lambda body, *_: dtype_named(body).type,
+    "enum": _enum,
+    "namedtuple": _namedtuple,
+    "dataclass": _dataclass,
+    "partial": _never,
+    "leaves": _never,
+    "parts": _never,
+    "named": _never,
+}
+
+
+def is_namedtuple(cls: Any) -> bool:
+    """Return whether it is a class that `NamedTuple` made."""
+    return (
+        isinstance(cls, type)
+        and issubclass(cls, tuple)
+        and isinstance(getattr(cls, "_fields", None), tuple)
+    )
+
+
+def find_class(name: str, classes: Iterable[type] = ()) -> Any:
+    """Return the class of that name, `module:qualname`, or None; imports nothing.
+
+    Args:
+        name: as in a file.
+        classes: where to look first, whatever their module.
+    """
+    module, _, path = name.partition(":")
+    for cls in classes:
+        if cls.__qualname__ == path:
+            return cls
+    found: Any = sys.modules.get(module)
+    for step in path.split("."):
+        # Not getattr, which may import what a module offers lazily.
+        held = getattr(found, "__dict__", {})
+        found = held.get(step) if isinstance(held, Mapping) else None
+    return found if isinstance(found, type) else None
+
+
+# --- comparing ------------------------------------------------------------------------
+
+
+def agree(first: Any, second: Any) -> bool:
+    """Return whether two encoded values are the same.
+
+    Names agree in their package and in what they have there: the modules in a package
+    move between its versions. `__main__` may be any module.
+    """
+    if isinstance(first, dict) and isinstance(second, dict):
+        ((tag, one),), ((other, two),) = first.items(), second.items()
+        if tag != other:
+            return False
+        if tag == "named":
+            return same_name(one, two)
+        if tag == "partial":
+            return _all_agree(one[:2], two[:2]) and _fields_agree(one[2], two[2])
+        if tag in ("namedtuple", "dataclass", "parts"):
+            return same_name(one[0], two[0]) and _fields_agree(one[1], two[1])
+        if tag == "enum":
+            return same_name(one[0], two[0]) and bool(one[1] == two[1])
+        return _all_agree(one, two)
+    return _all_agree(first, second)
+
+
+def _all_agree(first: Any, second: Any) -> bool:
+    if isinstance(first, list) and isinstance(second, list):
+        return len(first) == len(second) and all(map(_agree, first, second))
+    return type(first) is type(second) and repr(first) == repr(second)
+
+
+def _agree(first: Any, second: Any) -> bool:
+    together = isinstance(first, list) or isinstance(second, list)
+    return (_all_agree if together else agree)(first, second)
+
+
+def _fields_agree(first: dict[str, Any], second: dict[str, Any]) -> bool:
+    return first.keys() == second.keys() and all(
+        agree(part, second[name]) for name, part in first.items()
+    )
+
+
+def same_name(first: str, second: str) -> bool:
+    """Return whether two names, `module:qualname`, stand for the same thing."""
+    (one, _, path), (other, _, other_path) = first.partition(":"), second.partition(":")
+    packages = {one.partition(".")[0], other.partition(".")[0]}
+    return path == other_path and (len(packages) == 1 or "__main__" in packages)
+
+
+def value_text(value: Any) -> str:
+    """Return how messages show a static value."""
+    return _text(encode(value) if not isinstance(value, Recorded) else value.encoded)
+
+
+def _text(encoded: Any) -> str:
+    if not isinstance(encoded, dict):
+        return repr(encoded)
+    ((tag, body),) = encoded.items()
+    if tag == "named":
+        return f"<{body}>"
+    if tag == "partial":
+        function, args, named = body
+        shown = [*map(_text, args), *(f"{k}={_text(v)}" for k, v in named.items())]
+        return f"partial({', '.join([_text(function), *shown])})"
+    if tag == "leaves":
+        return f"ps.leaves({', '.join(map(_text, body[1:]))})"
+    if tag == "tuple":
+        return f"({', '.join(map(_text, body))}{',' if len(body) == 1 else ''})"
+    if tag == "enum":
+        return f"{body[0].partition(':')[2]}.{body[1]}"
+    if tag in ("namedtuple", "dataclass", "parts"):
+        shown = [f"{k}={_text(v)}" for k, v in body[1].items()]
+        return f"{body[0].partition(':')[2]}({', '.join(shown)})"
+    try:
+        return repr(_decoded(encoded, ()))
+    except Exception:  # noqa: BLE001  # it holds a callable
+        return f"{tag}{body}"
