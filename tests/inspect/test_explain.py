@@ -584,6 +584,34 @@ def test_where_a_value_went_that_no_statement_assigns_is_told_by_where_it_was_co
         assert held.computed in str(held)
 
 
+def test_what_another_object_keeps_under_that_name_is_not_taken_for_it(program):
+    module = program(
+        """
+class Other:
+    def apply(self, x, box):
+        y = x * 2
+        keep(box, y)
+        self.cache = x.shape
+        return y
+
+class Box:
+    pass
+
+def keep(box, value):
+    box.cache = value
+
+def main():
+    box = Box()
+    jax.jit(lambda x: Other().apply(x, box))(1.0)
+    np.asarray(box.cache)
+"""
+    )
+
+    (held,) = ps.explain(raised(module.main)).held
+
+    assert ("main: box.cache", "") == (held.path, held.stored)
+
+
 def test_what_nothing_holds_is_told_by_where_it_was_computed(program):
     module = program(
         """

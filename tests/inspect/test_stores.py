@@ -141,3 +141,22 @@ def test_no_file_is_parsed_when_it_is_late():
 
     assert Sources().stored(BOX, [Line(file, 2, "f")])
     assert Sources(lambda: True).stored(BOX, [Line(file, 2, "f")]) is None
+
+
+@pytest.mark.parametrize(
+    ("classes", "line"),
+    [
+        ((), 3),
+        ([None, None], 3),
+        ([{"Box", "object"}, None], 3),
+        ([{"Other", "object"}, None], None),
+    ],
+)
+def test_a_method_assigns_to_instances_of_its_class(classes, line):
+    file = f"<stores {next(files)}>"
+    text = "class Box:\n    def f(self, x):\n        self.cache = x\n"
+    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
+
+    found = Sources().stored(BOX, [Line(file, 3, "f")], classes)
+
+    assert line == (found and found.line.number)

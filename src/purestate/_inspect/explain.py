@@ -317,7 +317,7 @@ class _Search:
             if path in self._locals:
                 aliases.append((path, tracer, None))
                 continue
-            yield path, tracer, self._owner(path)
+            yield path, tracer, self._at(path[:-1])
         for path, tracer, _ in aliases:
             if self._stored(path, tracer):  # by `nonlocal`; others only name it
                 yield path, tracer, None
@@ -356,10 +356,10 @@ class _Search:
         self._values = found | self._values
         return list(found.items())
 
-    def _owner(self, path: tuple[str, ...]) -> Any:
-        """Return the object whose attribute the last step is, None if it is not one."""
+    def _at(self, path: tuple[str, ...]) -> Any:
+        """Return the object at the end of a path of attributes, None for others."""
         value = self._values.get(path[:2])
-        for step in path[2:-1]:
+        for step in path[2:]:
             try:
                 value = vars(value)[step[1:]] if step.startswith(".") else None
             except Exception:  # noqa: BLE001  # slots, or whatever a foreign object does
@@ -379,7 +379,10 @@ class _Search:
         steps: tuple[str, ...] = path[1:]
         if path[:2] not in self._locals:  # an attribute of a module, for other ones
             steps = (path[0].rpartition(".")[2], f".{path[1]}", *path[2:])
-        found = self._sources.stored(steps, lines)
+        classes = [_class_names(self._at(path[:i])) for i in range(2, len(path) + 1)]
+        if len(steps) > len(classes):
+            classes.insert(0, None)
+        found = self._sources.stored(steps, lines, classes)
         return _line_text(found.line, found.text) if found is not None else ""
 
     def _computed(self, tracer: Any) -> str:
@@ -450,6 +453,14 @@ def _is_attribute(path: tuple[str, ...], owner: Any) -> bool:
     if owner is None or not path[-1].startswith("."):
         return False
     return not isinstance(owner, type | types.ModuleType) and not is_state(owner)
+
+
+def _class_names(value: Any) -> set[str] | None:
+    """Return the names of the class of an object and of its bases, None if unknown."""
+    if value is None:
+        return None
+    kind = value if isinstance(value, type) else type(value)
+    return {base.__name__ for base in kind.__mro__}
 
 
 @functools.cache
