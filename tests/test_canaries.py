@@ -248,3 +248,16 @@ def test_operations_of_jax_are_still_refused_inside_of_host_code():
     refusing = _compat.refusing_jax(lambda: KeyError("refused"))()
     with refusing, pytest.raises(KeyError, match="refused"):
         jnp.zeros(3) + 1
+
+
+def test_jax_still_says_which_mesh_is_set():
+    mesh = jax.make_mesh((1,), ("data",))
+
+    with jax.set_mesh(mesh):
+        found = _compat.current_mesh()
+        traced = []
+        jax.eval_shape(lambda: traced.append(_compat.current_mesh()))
+
+    assert found == (mesh if _compat.FINDS_MESH else None)
+    assert ("data",) == traced[0].axis_names
+    assert None is _compat.current_mesh()

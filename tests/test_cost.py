@@ -529,6 +529,15 @@ def test_a_copy_runs_as_much_python_for_many_fields_as_for_few():
     )
 
 
+@pytest.mark.parametrize("every", [None, 1000, "2 h"])
+def test_an_offer_that_is_not_due_runs_no_python_but_its_own(tmp_path, every):
+    with ps.Checkpoints(tmp_path, every=every) as saves:
+        found = frames(lambda: saves.offer(1, LARGE))
+
+    assert ["offer"] == found
+    assert [] == saves.steps
+
+
 def test_a_comparison_of_python_values_finds_no_paths():
     plain = dataclasses.make_dataclass("P", [f"f{i}" for i in range(64)])
     names = dict.fromkeys([f"f{i}" for i in range(64)], float)

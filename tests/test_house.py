@@ -30,6 +30,7 @@ BELOW = {
     "_pack": ["_instance"],
     "_transforms": ["_host/call", "_pack"],
     "_saving": ["_pack", "_state"],
+    "_sharding": ["_pack", "_state"],
     "mujoco": ["_host/function", "_state"],
     "optax": ["_state"],
     "testing/_trees": ["_inspect"],
@@ -37,7 +38,7 @@ BELOW = {
     "testing/_cases": ["testing/_strategies", "_pack"],
     "testing/_laws": ["testing/_cases", "_transforms", "_saving", "_host/function"],
     "testing": ["testing/_laws"],
-    "__init__": ["_host/simulators", "_transforms", "_saving"],
+    "__init__": ["_host/simulators", "_transforms", "_saving", "_sharding"],
 }
 KNOWS_JAX = ("_compat", "_host/program")
 

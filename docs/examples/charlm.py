@@ -23,7 +23,7 @@ import rich.console
 
 import purestate as ps
 from purestate.optax import Optimizer
-from showing import begin, progress
+from showing import forget, progress
 
 # --- the text ------------------------------------------------------------------------
 
@@ -233,7 +233,9 @@ def main(total=1300, seed=0, per_call=20, written=400, out="out/charlm", resume=
     train = Train(jax.random.key(seed), total)
     text, unseen = jnp.asarray(read), jnp.asarray(held_out)
     with ps.Checkpoints(out, every="1 min") as saves:
-        train, start = begin(saves, train, resume)
+        if not resume:
+            forget(saves)
+        train, start = saves.resume(train)
         unit, done = f"{per_call} steps", start // per_call
         with progress(console, total // per_call, unit, done) as show:
             for step in range(start + per_call, total + 1, per_call):

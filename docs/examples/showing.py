@@ -1,4 +1,4 @@
-"""What the training examples share: colours, a progress bar, where a run starts."""
+"""What the training examples share: colours, progress, files."""
 
 import contextlib
 import os
@@ -33,16 +33,10 @@ def progress(console, total, unit="epoch", done=0):
         yield line
 
 
-def begin(saves, state, resume):
-    """Return state and step to start from: those of the newest checkpoint, or none.
-
-    A run that starts anew removes the checkpoints of the one before.
-    """
-    if resume:
-        return saves.resume(state)
+def forget(saves):
+    """Remove the checkpoints of the run before: one that starts anew wants none."""
     for step in saves.steps:
         saves.path(step).unlink()
-    return state, 0
 
 
 def plain(axes):

@@ -25,7 +25,7 @@ from sklearn.model_selection import train_test_split
 
 import purestate as ps
 from purestate.optax import Optimizer
-from showing import BLUE, INK, ORANGE, RED, begin, plain, progress, save
+from showing import BLUE, INK, ORANGE, RED, forget, plain, progress, save
 
 # --- the model -----------------------------------------------------------------------
 
@@ -155,7 +155,9 @@ def main(epochs=60, out="out/digits.png", seed=0, batch=32, resume=False):
     state = TrainState(jax.random.key(seed), steps, batch)
     picture = pathlib.Path(out)
     with ps.Checkpoints(picture.with_suffix(".run"), every=10) as saves:
-        state, start = begin(saves, state, resume)
+        if not resume:
+            forget(saves)
+        state, start = saves.resume(state)
         history = saves.extra or []  # what stands beside the state in its checkpoint
         with progress(console, epochs, done=start) as show:
             for epoch in range(start + 1, epochs + 1):

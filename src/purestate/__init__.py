@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from purestate._saving.load import from_dict, load
     from purestate._saving.save import save, to_dict
     from purestate._saving.saved import Saved
+    from purestate._sharding.shard import shard
+    from purestate._sharding.specs import shardings
     from purestate._transforms.donation_report import donation_report
     from purestate._transforms.grad import grad, value_and_grad
     from purestate._transforms.vmap import vmap
@@ -72,6 +74,8 @@ __all__ = [
     "pformat",
     "prefix",
     "save",
+    "shard",
+    "shardings",
     "stack",
     "static",
     "summary",
@@ -103,6 +107,8 @@ _LATER = {
     "save": "_saving.save",
     "summary": "_inspect.summary",
     "to_dict": "_saving.save",
+    "shard": "_sharding.shard",
+    "shardings": "_sharding.specs",
     "value_and_grad": "_transforms.grad",
     "vmap": "_transforms.vmap",
     "where": "_instance.where",

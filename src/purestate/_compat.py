@@ -279,9 +279,41 @@ def placed_on(value: Any, sharding: Any) -> Any:
     """Return a traced value, laid out on a mesh; None asks for nothing."""
     if sharding is None:
         return value
-    if _is_explicit(sharding):
+    constrain = untyped_jax.lax.with_sharding_constraint
+    if not _is_explicit(sharding):
+        return constrain(value, sharding)
+    mesh, spec = sharding.mesh, untyped_jax.sharding.PartitionSpec
+    pairs = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    explicit = {axis for axis, kind in pairs if kind == jax.sharding.AxisType.Explicit}
+    if explicit.issuperset(mesh.axis_names):
         return untyped_jax.sharding.reshard(value, sharding)
-    return untyped_jax.lax.with_sharding_constraint(value, sharding)
+    # On a mesh of both kinds jax takes the axes of one kind in each of the two calls.
+    said: list[Any] = []
+    hinted: list[Any] = []
+    for entry in sharding.spec:
+        axes = entry if isinstance(entry, tuple) else (entry,)
+        said.append(tuple(axis for axis in axes if axis in explicit) or None)
+        rest = tuple(axis for axis in axes if axis not in explicit and axis is not None)
+        hinted.append(rest or (spec.UNCONSTRAINED if said[-1] else None))
+    value = untyped_jax.sharding.reshard(value, sharding.update(spec=spec(*said)))
+    return constrain(value, sharding.update(spec=spec(*hinted)))
+
+
+FINDS_MESH = hasattr(jax.sharding, "get_mesh")  # not in jax 0.7.2
+
+
+def current_mesh() -> Any:
+    """Return the mesh that `jax.set_mesh` has set, or None.
+
+    Inside of a trace it is abstract: programs are traced without devices.
+    """
+    if is_tracing():
+        mesh = untyped_jax.sharding.get_abstract_mesh()
+    elif FINDS_MESH:
+        mesh = untyped_jax.sharding.get_mesh()
+    else:
+        return None
+    return None if mesh.empty else mesh
 
 
 def _is_explicit(sharding: Any) -> bool:

@@ -149,6 +149,24 @@ class Optimizer(State):
         """The optax transformation, made anew."""
         return _transformation(self.make, self.hyperparams)
 
+    def __purestate_mirrors__(self, params: Any) -> bool:
+        """Return whether an optimizer for these params has a state of these shapes.
+
+        `ps.shardings` asks for it, to find the field that this optimizer trains.
+        """
+        found, structure = jax.tree.flatten(params)
+        if len(found) != len(self.trained):
+            return False
+
+        def start(opt: Optimizer, found: list[Any]) -> Any:
+            return opt.tx.init(_chosen(structure, found, opt.trained))
+
+        try:
+            state = jax.eval_shape(start, self, found)
+        except Exception:  # noqa: BLE001  # of params that are not its own
+            return False
+        return _shapes(state) == _shapes(self.state)
+
     def update(
         self, params: _M, /, *, grads: Any, **extra: Any
     ) -> "tuple[Optimizer, _M]":
@@ -215,6 +233,10 @@ def _replaced(
     return structure.unflatten(
         next(moved) if flag else leaf for leaf, flag in zip(found, flags, strict=True)
     )
+
+
+def _shapes(tree: Any) -> list[Any]:
+    return [(path, jnp.shape(leaf)) for path, leaf in jax.tree.leaves_with_path(tree)]
 
 
 def _of_whole(

@@ -210,11 +210,15 @@ def while_a_fork_writes_too(root):
     return [do(work), *folder.left()]
 
 
-def run_of_checkpoints(root, kills, *, background):
-    """Run a loop to its end, killed some times, and return all that came of it."""
+def run_of_checkpoints(root, signals, *, background):
+    """Run a loop to its end, with a signal to each run before the last.
+
+    Returns:
+        How the runs ended, and the files with a hash of what is in them.
+    """
     last = 60
 
-    def work():
+    def loop(to_its_end):
         options = {"every": 2, "background": background}
         with ps.Checkpoints(root, **options) as saves:
             state, start = saves.resume(Counter(total=np.zeros(1000, np.uint64)))
@@ -222,31 +226,41 @@ def run_of_checkpoints(root, kills, *, background):
                 state = state.next(step)
                 saves.offer(step, state)
                 time.sleep(0.001)
+                while step == start + 10 and not to_its_end:  # a signal will come
+                    saves.offer(step, state)
             saves.save(last, state)
 
+    def work():
+        try:
+            loop(to_its_end=False)
+        except KeyboardInterrupt as stop:
+            os._exit(int(str(stop).startswith("stopped after step")))
+        except SystemExit as stop:
+            os._exit(stop.code)
+
+    def newest():
+        return max((path.name for path in root.glob("0*")), default="")
+
     codes = []
-    for number in range(kills):
-        child = fork(work)
-        while not any(f.name > f"{number * 10 + 2:08d}" for f in root.glob("0*")):
+    for sent in signals:
+        before, child = newest(), fork(work)
+        while newest() == before:
             time.sleep(0.001)
         time.sleep(random.uniform(0, 0.005))
-        os.kill(child, signal.SIGKILL)
+        os.kill(child, sent)
         codes.append(end(child))
-    codes.append(do(work))
-    names = sorted(found.name for found in root.iterdir())
-    return (
-        codes,
-        names,
-        [hashlib.sha256((root / name).read_bytes()).hexdigest() for name in names],
-    )
+    codes.append(do(functools.partial(loop, to_its_end=True)))
+    left = {path.name: path.read_bytes() for path in root.iterdir()}
+    return codes, {k: hashlib.sha256(v).hexdigest() for k, v in sorted(left.items())}
 
 
 def runs_of_checkpoints(root, *, background):
+    kill, stop = signal.SIGKILL, [signal.SIGINT, signal.SIGTERM]
     found = []
-    for kills in (0, 5):
-        folder = root / str(kills)
+    for number, signals in enumerate([[], [kill] * 5, stop * 2]):
+        folder = root / str(number)
         folder.mkdir()
-        found.append(run_of_checkpoints(folder, kills, background=background))
+        found.append(run_of_checkpoints(folder, signals, background=background))
     return found
 
 

@@ -68,6 +68,33 @@ def test_ctrl_c_lets_the_step_end_and_saves_it(tmp_path, background, capfd):
     assert NOTE == capfd.readouterr().err
 
 
+def test_ctrl_c_is_heard_where_nothing_can_be_printed(tmp_path, monkeypatch):
+    def closed(*_):
+        raise OSError(9, "Bad file descriptor")
+
+    monkeypatch.setattr(os, "write", closed)
+    saves = ps.Checkpoints(tmp_path)
+
+    with ends(saves, text="stopped after step 1, "):
+        signal.raise_signal(INT)
+        saves.offer(1, state(1))
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_program_does_not_stop_as_if_it_had_saved_what_it_could_not(
+    tmp_path, monkeypatch, background
+):
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(file, "sync", full)
+
+    with pytest.raises(OSError, match="No space left on device"):
+        run(ps.Checkpoints(tmp_path, background=background), {8: INT})
+
+    assert [] == list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("background", [False, True])
 def test_sigterm_saves_and_ends_with_the_code_of_the_signal(
     tmp_path, background, capfd

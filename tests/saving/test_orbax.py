@@ -75,6 +75,21 @@ def test_a_state_comes_back_as_it_was(tmp_path, like):
     assert (0, 3) == again.empty.shape  # orbax refuses arrays of size zero
 
 
+class Position(ps.State):
+    index: np.ndarray
+    w: jax.Array
+
+
+def test_an_array_of_numpy_keeps_its_64_bits(tmp_path):
+    state = Position(index=np.arange(3) + 2**40, w=jnp.ones(3))
+    save(tmp_path / "c", state)
+
+    for like in (Position, state):
+        again = load(tmp_path / "c", like)
+        assert state == again
+        assert type(again.index) is np.ndarray
+
+
 def test_what_came_back_is_stepped_without_another_trace(tmp_path):
     save(tmp_path / "c", train().step())
     before = Train.step.__purestate_jitted__.run._cache_size()

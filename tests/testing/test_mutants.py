@@ -435,6 +435,10 @@ CLASSES = {
     "a hash by identity": (lambda: Hashed, "hashes"),
     "a repr that asks leaves for shapes": (lambda: Mute, "shows"),
     "a pickle of something else": (lambda: Forgets, "pickles"),
+    "unflatten that swaps what was saved": (
+        lambda: registered(unflatten=lambda cls, _, ls: filled(cls, ls[1], ls[0])),
+        "saves",
+    ),
     "a deepcopy of another dtype": (lambda: Copies, "copies"),
     "at that sets nothing": (lambda: NotThere, "at"),
     "a draft that loses assignments": (lambda: Lossy, "draft"),

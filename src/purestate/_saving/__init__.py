@@ -6,5 +6,6 @@ for it. `describe` turns a tree into a manifest, which is JSON, and arrays by na
 and knows nothing of States. `saved` makes a tree of plain containers of a manifest,
 whose arrays are read when they are asked for. `place` puts arrays that were read where
 they belong, `classes` finds the class of a name, and `fit` compares what was saved with
-what is expected. `save` and `load` are what users call.
+what is expected. `save` and `load` are what users call; `checkpoints` numbers the files
+of a run.
 """

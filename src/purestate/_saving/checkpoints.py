@@ -76,7 +76,7 @@ class Checkpoints:
     ...     for step in range(start + 1, 8):
     ...         state = state.replace(count=state.count + 1)
     ...         saves.offer(step, state)
-    ...     saves.save(step, state)
+    ...     saves.save(7, state)
     >>> saves.steps
     [6, 7]
     """

@@ -7,7 +7,7 @@ the arrays stay where they are.
 import dataclasses
 import types
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import jax
@@ -17,12 +17,7 @@ from jax.sharding import NamedSharding
 from purestate._compat import is_tracer, untyped_jax
 from purestate._inspect.key_paths import names_on
 from purestate._pack.packed import Packed
-from purestate._saving.values import (
-    dtype_name,
-    encode,
-    encode_number,
-    is_number_dtype,
-)
+from purestate._saving.values import encode, encode_number, number_name
 from purestate._schema.layout import layout_of
 from purestate._schema.leaves import is_key
 from purestate._schema.marks import is_state
@@ -30,6 +25,7 @@ from purestate.errors import SaveError
 
 FORMAT = 1
 # A key of the header of a safetensors file that stands for no array.
+_NUMPY = (np.ndarray, np.memmap)  # no others, which hold more than their numbers
 _TAKEN = "__metadata__"
 
 
@@ -78,12 +74,23 @@ def stored_type(array: Any) -> tuple[tuple[int, ...], Any]:
     return array.shape, array.dtype
 
 
-def registered_parts(value: Any) -> list[tuple[Any, Any]] | None:
-    """Return the children of a registered class with key paths, None for a leaf."""
+def registered_parts(value: Any) -> dict[str, tuple[Any, Any]] | None:
+    """Return the children of a registered class, None for a leaf.
+
+    Returns:
+        Key path and child, by the path as text; which is another one for each, also
+        where the class has not seen to that.
+    """
     found = untyped_jax.tree_util.tree_flatten_with_path(
         value, is_leaf=lambda part: part is not value
     )[0]
-    return None if found and found[0][0] == () else found
+    if found and found[0][0] == ():
+        return None
+    parts: dict[str, tuple[Any, Any]] = {}
+    for path, part in found:
+        name = _free(jax.tree_util.keystr(path), parts)
+        parts[name] = path, part
+    return parts
 
 
 class _Walk:
@@ -100,7 +107,7 @@ class _Walk:
         kind = type(value)
         if value is None:
             return {"none": True}
-        if isinstance(value, jax.Array | np.ndarray):
+        if isinstance(value, jax.Array) or kind in _NUMPY:
             return self._array(value, path)
         if is_state(value):
             return self._state(value, path)
@@ -160,8 +167,8 @@ class _Walk:
             return None
         self._foreign += 1
         children = [
-            [jax.tree_util.keystr(step), self.node(part, _under(path, *names_on(step)))]
-            for step, part in parts
+            [name, self.node(part, _under(path, *names_on(step)))]
+            for name, (step, part) in parts.items()
         ]
         self._foreign -= 1
         return {"tree": class_name(type(value)), "children": children}
@@ -172,21 +179,19 @@ class _Walk:
             return known[1]
         if is_tracer(array):
             return self._problem(path, "is a tracer: save outside of jit")
-        if isinstance(array, np.ndarray):
-            kind, dtype = "numpy", array.dtype
-        else:
-            if array.is_deleted():
-                return self._problem(path, "was donated")
-            kind, dtype = "jax", array.dtype
+        kind = "numpy" if type(array) in _NUMPY else "jax"
+        if kind == "jax" and array.is_deleted():
+            return self._problem(path, "was donated")
         node: dict[str, Any] = {"array": "", "kind": kind, "shape": list(array.shape)}
-        if kind == "jax" and is_key(array):
-            node |= {"kind": "key", "impl": str(jax.random.key_impl(array))}
-        elif not is_number_dtype(dtype):
-            return self._problem(path, f"has dtype {dtype}")
-        else:
-            node["dtype"] = dtype_name(dtype)
+        name = number_name(array.dtype)
+        if name:
+            node["dtype"] = name
             if kind == "jax" and array.weak_type:
                 node["weak"] = True
+        elif kind == "jax" and is_key(array):
+            node |= {"kind": "key", "impl": str(jax.random.key_impl(array))}
+        else:
+            return self._problem(path, f"has dtype {array.dtype}")
         if kind == "jax" and (spec := _spec(array.sharding)):
             node["spec"] = spec
         node["array"] = name = self._name(path)
@@ -196,16 +201,21 @@ class _Walk:
 
     def _name(self, path: str) -> str:
         # A lone surrogate has no UTF-8, which the header is read as by others.
-        name = wanted = path.encode(errors="backslashreplace").decode() or "value"
-        count = 1
-        while name in self._taken:
-            count += 1
-            name = f"{wanted}~{count}"
+        wanted = path.encode(errors="backslashreplace").decode() or "value"
+        name = _free(wanted, self._taken)
         self._taken.add(name)
         return name
 
     def _problem(self, path: str, text: str) -> None:
         self.problems.append(f"{path or 'the tree'} {text}")
+
+
+def _free(name: str, taken: Container[str]) -> str:
+    """Return a name that is not taken: the same, or with a number."""
+    count = 1
+    while (found := name if count == 1 else f"{name}~{count}") in taken:
+        count += 1
+    return found
 
 
 def _under(path: str, *steps: Any) -> str:

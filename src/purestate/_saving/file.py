@@ -9,7 +9,6 @@ and of each array. The steps of a write are functions, called by their names her
 
 import contextlib
 import dataclasses
-import functools
 import json
 import math
 import os
@@ -17,6 +16,7 @@ import platform
 import re
 import secrets
 import struct
+import sys
 import threading
 import weakref
 import zlib
@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from purestate._saving.values import number_name
 from purestate.errors import CorruptFileError, LoadError
 
 _BLOCK = 64  # the header ends at a multiple of this
@@ -58,13 +59,8 @@ _SIZES |= {"U64": 8, "I64": 8, "F64": 8}
 
 def stored_as(dtype: Any, shape: Sequence[int]) -> tuple[str, list[int]]:
     """Return the code of a dtype in a file, and the shape that goes with it."""
-    code = _code(dtype)
+    code = _CODES.get(number_name(dtype))
     return (code, [*shape]) if code else ("U8", [*shape, dtype.itemsize])
-
-
-@functools.cache
-def _code(dtype: Any) -> str | None:
-    return _CODES.get(dtype.name)
 
 
 # --- writing --------------------------------------------------------------------------
@@ -227,7 +223,7 @@ def _checksum_beside(pool: ThreadPoolExecutor, data: Any) -> "Future[int]":
 
 
 def _bytes_of(array: np.ndarray[Any, Any]) -> Any:
-    if array.dtype.newbyteorder("<") != array.dtype:
+    if array.dtype.byteorder == ">" or sys.byteorder == "big":
         array = array.astype(array.dtype.newbyteorder("<"))
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 

@@ -31,6 +31,7 @@ from purestate._saving.values import (
     encode_number,
     find_class,
     is_namedtuple,
+    number_name,
     value_text,
 )
 from purestate._schema.fields import MISSING, old_names
@@ -390,7 +391,7 @@ class Fit:
             )
         if not _is_kind(saved, "tree", cls):
             return self._differ(spot, saved, f"a {class_name(cls)}")
-        old = {jax.tree_util.keystr(step): part for step, part in parts}
+        old = {name: part for name, (_, part) in parts.items()}
         makes = self._items(saved, old, spot, "{}")
         structure: Any = jax.tree.structure(like, is_leaf=lambda x: x is not like)
         return lambda: structure.unflatten([make() for make in makes.values()])
@@ -440,7 +441,7 @@ class Fit:
         kind, dtype = "jax", np.dtype(like.dtype)
         if isinstance(like, np.ndarray):
             kind = "numpy"
-        elif sharding is None and _is_abstract_numpy(saved, like):
+        elif _is_abstract_numpy(saved, like):
             kind, dtype = "numpy", saved.dtype
         return self._want(saved, kind, dtype, weak, sharding)
 
@@ -629,8 +630,9 @@ def _leaf_type(leaf: Any) -> Any:
 def _type_problem(saved: Any, like: Any, cast: bool) -> str:
     """Return how the type of an array differs from the one expected, or nothing."""
     first, second = _dtype_text(saved), _dtype_text(like)
-    keys = [text.startswith("a key") for text in (first, second)]
-    if any(keys) and first != second:
+    if first == second and saved.shape == like.shape:
+        return ""
+    if first != second and (is_key(saved) or is_key(like)):
         return f"{first} in the file, {second} expected"
     if tuple(saved.shape) != tuple(like.shape):
         return f"shape {tuple(saved.shape)} in the file, {tuple(like.shape)} expected"
@@ -641,7 +643,7 @@ def _type_problem(saved: Any, like: Any, cast: bool) -> str:
 
 def _is_abstract_numpy(saved: Any, like: Any) -> bool:
     """Return whether `jax.eval_shape` returned `like` for an array of numpy."""
-    if not isinstance(like, jax.ShapeDtypeStruct):
+    if not isinstance(like, jax.ShapeDtypeStruct) or like.sharding is not None:
         return False
     is_numpy = isinstance(saved, np.ndarray) or getattr(saved, "kind", "") == "numpy"
     return is_numpy and bool(jax.dtypes.canonicalize_dtype(saved.dtype) == like.dtype)
@@ -651,12 +653,12 @@ def _is_abstract_number(saved: Any, like: Any) -> bool:
     """Return whether `jax.eval_shape` returned `like` for a number of this type."""
     if not isinstance(like, jax.ShapeDtypeStruct) or like.shape != () or is_key(like):
         return False
-    return bool(like.weak_type) and like.dtype == untyped_jax.numpy.result_type(saved)
+    is_weak = bool(like.weak_type) or isinstance(saved, bool)
+    return is_weak and bool(like.dtype == untyped_jax.numpy.result_type(saved))
 
 
 def _dtype_text(value: Any) -> str:
-    name = str(value.dtype) if is_key(value) else np.dtype(value.dtype).name
-    return f"a {name}" if name.startswith("key") else name
+    return number_name(value.dtype) or f"a {value.dtype}"
 
 
 def _sharding_of(like: Any) -> Any:

@@ -100,6 +100,24 @@ def load(
         opened.file.close()
 
 
+@overload
+def from_dict(
+    manifest: Mapping[str, Any],
+    like: type[_S],
+    leaves: _Leaves,
+    *,
+    allow: str | Iterable[str] = (),
+    sharding: Any = None,
+) -> _S: ...
+@overload
+def from_dict(
+    manifest: Mapping[str, Any],
+    like: _S,
+    leaves: _Leaves,
+    *,
+    allow: str | Iterable[str] = (),
+    sharding: Any = None,
+) -> _S: ...
 def from_dict(
     manifest: Mapping[str, Any],
     like: Any,
@@ -114,7 +132,8 @@ def from_dict(
         manifest: as `ps.to_dict` returned it.
         like: as for `ps.load`.
         leaves: the arrays by name; or a function that returns them, called once all
-            fits, with a `jax.ShapeDtypeStruct` for each array that is needed.
+            fits, with a `jax.ShapeDtypeStruct` for each array that is needed; for one
+            of numpy with an array of that type instead.
         allow: as for `ps.load`.
         sharding: as for `ps.load`.
 
@@ -152,7 +171,10 @@ def _fitted(
     if isinstance(like, Packed):
         return pack(_fitted(saved, like.unpack(), allowed, sharding, name))
     fit = Fit(allowed)
-    make = fit.tree(saved, like, Spot(sharding=sharding))
+    try:
+        make = fit.tree(saved, like, Spot(sharding=sharding))
+    except RecursionError:
+        raise LoadError.too_deep(name) from None
     if fit.problems:
         is_class = isinstance(like, type)
         expected = like.__name__ if is_class else root_name(like)
@@ -170,7 +192,11 @@ def _fitted(
             stacklevel=3,
         )
     fetch(fit.wants)
-    return make()
+    try:
+        return make()
+    except Exception as error:  # of a check
+        error.add_note(f"raised while {name or 'what was saved'} was loaded.")
+        raise
 
 
 def _name_of(part: Any) -> str:
@@ -200,8 +226,9 @@ class _OpenFile:
 
     def check(self, leaf: Leaf) -> None:
         entry = self.file.entries[leaf.name]
-        code, shape = stored_as(leaf.stored.dtype, leaf.stored.shape)
-        if (entry.code, entry.shape) != (code, tuple(shape)):
+        shape, dtype = leaf.stored
+        code, stored = stored_as(dtype, shape)
+        if (entry.code, entry.shape) != (code, tuple(stored)):
             raise ValueError(f"{leaf.name} is {entry.code} of shape {entry.shape}")
 
     def read(
@@ -210,7 +237,8 @@ class _OpenFile:
         by_name = {leaf.name: leaf for leaf in leaves}
         for name, data in self.file.read(by_name):
             leaf = by_name[name]
-            yield leaf, data.view(leaf.stored.dtype).reshape(leaf.stored.shape)
+            shape, dtype = leaf.stored
+            yield leaf, data.view(dtype).reshape(shape)
 
 
 class _Arrays:
@@ -230,9 +258,7 @@ class _Arrays:
         # devices may not be there.
         here = untyped_jax.sharding.SingleDeviceSharding(untyped_jax.local_devices()[0])
         wanted = {
-            leaf.name: untyped_jax.ShapeDtypeStruct(
-                leaf.stored.shape, leaf.stored.dtype, sharding=sharding or here
-            )
+            leaf.name: _wanted(leaf, sharding or here)
             for leaf, sharding in zip(leaves, shardings, strict=True)
             if leaf.size
         }
@@ -248,7 +274,16 @@ class _Arrays:
             if leaf.size:
                 yield leaf, found[leaf.name]
             else:
-                yield leaf, np.zeros(leaf.stored.shape, leaf.stored.dtype)
+                yield leaf, np.zeros(*leaf.stored)
+
+
+def _wanted(leaf: Leaf, sharding: Any) -> Any:
+    shape, dtype = leaf.stored
+    if leaf.kind == "numpy":
+        # As an array of jax an int64 would come back cut to 32 bits. This one takes no
+        # memory.
+        return np.broadcast_to(np.empty((), dtype), shape)
+    return untyped_jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
 
 def _type_text(array: Any) -> str:

@@ -1,6 +1,7 @@
 """Arrays that were read, put where they belong: in their dtype, on their devices."""
 
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -59,8 +60,7 @@ def part_of(sharding: Any, step: Any, path: str) -> Any:
             return sharding[step]
         if hasattr(sharding, "_fields"):
             return getattr(sharding, step)
-        parts = registered_parts(sharding) or []
-        return {jax.tree_util.keystr(key): part for key, part in parts}[step]
+        return (registered_parts(sharding) or {})[step][1]
     except (KeyError, IndexError, AttributeError, TypeError):
         raise wrong_sharding(sharding, path) from None
 
@@ -118,6 +118,8 @@ def _of_numbers(want: Want) -> Any:
 
     It is the last, of which a NamedSharding of the others says nothing.
     """
+    if want.kind == "numpy":
+        return None
     is_known = isinstance(want.sharding, NamedSharding | SingleDeviceSharding)
     return want.sharding if is_known or want.kind != "key" else None
 
@@ -127,8 +129,9 @@ def _for_numpy(numbers: Any, dtype: Any) -> np.ndarray[Any, Any]:
     made = np.asarray(numbers)
     if made.dtype != dtype:
         return made.astype(dtype)
-    is_part = made.base is not None and made.base.nbytes > made.nbytes + 128
-    return made.copy() if is_part or not made.flags.writeable else made
+    base: Any = made if made.base is None else made.base
+    is_whole = getattr(base, "nbytes", math.inf) <= made.nbytes + 128
+    return made if is_whole and made.flags.writeable else made.copy()
 
 
 def _put(batch: list[tuple[Want, Any]]) -> None:

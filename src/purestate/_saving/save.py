@@ -12,7 +12,7 @@ import numpy as np
 
 from purestate._saving import file
 from purestate._saving.describe import describe, stored_type
-from purestate._saving.values import dtype_name
+from purestate._saving.values import number_name
 from purestate._schema.leaves import is_key
 from purestate.errors import SaveError
 
@@ -167,6 +167,6 @@ def _on_host(array: Any) -> np.ndarray[Any, Any]:
     # A jax array keeps what numpy had to copy from it, for as long as it lives: only a
     # view of memory of the CPU is not kept.
     (device,) = array.devices()
-    if device.platform == "cpu" and dtype_name(array.dtype) not in _NARROW:
+    if device.platform == "cpu" and number_name(array.dtype) not in _NARROW:
         return np.asarray(array)
     return np.asarray(jnp.copy(array))

@@ -36,7 +36,8 @@ class Source(Protocol):
         """Raise an error of any kind if it has no such leaf."""
 
     def read(self, leaves: list["Leaf"], shardings: list[Any]) -> Iterator[Any]:
-        """Yield each leaf, by its place in the list, with its numbers as stored."""
+        """Yield each leaf with its numbers as they are stored."""
+        ...
 
 
 class Leaf:
@@ -72,8 +73,7 @@ class Leaf:
         else:
             self.dtype, inner, dtype = _of_impl(self.impl)
             shape = (*shape, *inner)
-        # As numbers: of a key its data.
-        self.stored = untyped_jax.ShapeDtypeStruct(shape, dtype)
+        self.stored = shape, dtype  # of its numbers: of a key those of its data
         source.check(self)
 
     @property
@@ -89,7 +89,7 @@ class Leaf:
     @property
     def nbytes(self) -> int:
         """How many bytes its numbers take."""
-        return int(math.prod(self.stored.shape) * self.stored.dtype.itemsize)
+        return int(math.prod(self.stored[0]) * self.stored[1].itemsize)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         ((_, numbers),) = self.source.read([self], [None])
@@ -239,8 +239,9 @@ def _tree(node: Any, source: Source) -> Any:
     if "state" in node:
         data = {n: _tree(part, source) for n, part in node["data"].items()}
         static = {n: decode(value) for n, value in node["static"].items()}
-        found = Saved(data | static, "state", node["state"])
-        found.module, found.version, found.data = node["module"], node["version"], data
+        found = Saved(data | static, "state", _checked(node["state"], str))
+        found.module, found.data = _checked(node["module"], str), data
+        found.version = _checked(node["version"], int)
         found.path = source.name
         return found
     if "dict" in node:
@@ -255,6 +256,12 @@ def _tree(node: Any, source: Source) -> Any:
         parts = node["children"]
     kind_name = "namedtuple" if "namedtuple" in node else "tree"
     fields = {name: _tree(part, source) for name, part in parts}
-    found = Saved(fields, kind_name, node[kind_name])
+    found = Saved(fields, kind_name, _checked(node[kind_name], str))
     found.path = source.name
     return found
+
+
+def _checked(value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise TypeError(f"{value!r} in the place of a {kind.__name__}")
+    return value

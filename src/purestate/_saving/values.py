@@ -26,6 +26,7 @@ from purestate._schema.marks import held_by, is_state
 from purestate._schema.static_values import is_value_dataclass
 
 _BITS = 63  # of integers that every reader of JSON takes
+_LONGEST = 200  # characters of a value in a message
 _PLAIN = frozenset({bool, str, type(None)})
 _JNP_TYPE: Any = type(jnp.float32)
 
@@ -41,7 +42,7 @@ class Recorded:
         self.encoded = encoded
 
     def __repr__(self) -> str:
-        return _text(self.encoded)
+        return value_text(self)
 
 
 class _Unmakeable(Exception):
@@ -79,26 +80,21 @@ def encode_number(value: Any) -> Any:
         return {"complex": [encode_number(value.real), encode_number(value.imag)]}
     if kind is bytes:
         return {"bytes": value.hex()}
-    if isinstance(value, np.generic) and is_number_dtype(value.dtype):
+    if isinstance(value, np.generic) and number_name(value.dtype):
         return {"scalar": [value.dtype.name, value.tobytes().hex()]}
     raise TypeError(kind.__name__)
 
 
-@functools.cache
-def dtype_name(dtype: Any) -> str:
-    """Return the name of a dtype, which numpy puts together anew each time."""
-    return str(dtype.name)
-
-
-@functools.cache
-def is_number_dtype(dtype: Any) -> bool:
-    """Return whether it is a dtype of numbers whose name says all of it."""
+@functools.lru_cache(maxsize=256)  # numpy makes the name anew each time, in 5 us
+def number_name(dtype: Any) -> str:
+    """Return the name of a dtype of numbers, "" for one that its name does not tell."""
     if not isinstance(dtype, np.dtype) or dtype.name in _LONG:
-        return False
-    return dtype == np.bool_ or bool(jnp.issubdtype(dtype, np.number))
+        return ""
+    is_number = dtype == np.bool_ or bool(jnp.issubdtype(dtype, np.number))
+    return dtype.name if is_number else ""
 
 
-@functools.cache
+@functools.lru_cache(maxsize=256)
 def dtype_named(name: Any) -> Any:
     """Return the dtype of numbers of that name.
 
@@ -106,7 +102,7 @@ def dtype_named(name: Any) -> Any:
         TypeError: there is none.
     """
     dtype: Any = np.dtype(name) if isinstance(name, str) else None
-    if not is_number_dtype(dtype) or dtype.name != name:
+    if dtype is None or number_name(dtype) != name:
         raise TypeError(f"no dtype is called {name!r}")
     return dtype
 
@@ -114,20 +110,20 @@ def dtype_named(name: Any) -> Any:
 def _encoded(value: Any, within: tuple[int, ...]) -> Any:
     if id(value) in within or len(within) > 100:
         return {"named": _type_name(value)}
-    kind = type(value)
+    kind: Any = type(value)
     inner = functools.partial(_encoded, within=(*within, id(value)))
     if isinstance(value, enum.Enum):
         return {"enum": [_name(kind), value.name]}
     if kind is tuple:
         return {"tuple": [*map(inner, value)]}
-    if isinstance(value, tuple) and hasattr(kind, "_fields"):
+    if is_namedtuple(kind):
         fields = dict(zip(kind._fields, map(inner, value), strict=True))
         return {"namedtuple": [_name(kind), fields]}
     if kind is frozenset:
         return {"frozenset": sorted(map(inner, value), key=json.dumps)}
     if kind is slice:
         return {"slice": [*map(inner, (value.start, value.stop, value.step))]}
-    if isinstance(value, np.dtype) and is_number_dtype(value):
+    if issubclass(kind, np.dtype) and number_name(value):
         return {"dtype": value.name}
     if isinstance(value, _JNP_TYPE):
         return {"jnp_dtype": value.dtype.name}
@@ -357,7 +353,8 @@ def same_name(first: str, second: str) -> bool:
 
 def value_text(value: Any) -> str:
     """Return how messages show a static value."""
-    return _text(encode(value) if not isinstance(value, Recorded) else value.encoded)
+    text = _text(value.encoded if isinstance(value, Recorded) else encode(value))
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 def _text(encoded: Any) -> str:

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, overload
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 
 from purestate._compat import field_kind
 from purestate._schema.leaves import is_array
 from purestate.errors import DeclarationError
+from purestate.errors._text import short
 
 _T = TypeVar("_T")
 MISSING: Any = dataclasses.MISSING
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
         compare: bool
         kw_only: bool
         derived: bool
+        spec: PartitionSpec | Callable[[str, Any], PartitionSpec | None] | str | None
         was: str | tuple[str, ...]
         metadata: Mapping[str, Any] | None
 
@@ -78,6 +81,7 @@ def field(
     converter: Callable[[Any], Any] | None = None,
     dtype: Any = None,
     derived: bool | None = None,
+    spec: PartitionSpec | Callable[[str, Any], Any] | str | None = None,
     was: str | tuple[str, ...] = (),
     **options: Any,
 ) -> Any:
@@ -95,12 +99,18 @@ def field(
             others, and every `replace` computes it anew, as is the default. False says
             that `__post_init__` only starts it: from then on it is data like any other,
             as weights are that were drawn from an `InitVar`.
+        spec: how its arrays are split over devices, for `ps.shardings`: a
+            `PartitionSpec` for each of them, with axes of the mesh or names that
+            `rules=` map to some; a function of the path below the field and the leaf
+            that returns one; or the name of another field, which this one mirrors.
         was: the name that the field had when files were saved, or a tuple of them.
         **options: `default`, `default_factory`, `init`, `repr`, `compare`, `kw_only`.
 
     Raises:
-        DeclarationError: `derived=` without `init=False`, or a `was=` that is no name.
-        TypeError: an option that `dataclasses.field` does not know.
+        DeclarationError: `derived=` without `init=False`, `spec=` for a static field,
+            or a `was=` that is no name.
+        TypeError: an option that `dataclasses.field` does not know, or a `spec=` or
+            `converter=` of another type.
         ValueError: both `default` and `default_factory`.
 
     >>> import jax.numpy as jnp, purestate as ps
@@ -124,7 +134,9 @@ def field(
             "derived= says what becomes of a field that __post_init__ sets: write "
             "ps.field(init=False, derived=False), or leave derived= out."
         )
-    extra = {"converter": converter, "dtype": dtype, "derived": derived}
+    if spec is not None:
+        _check_spec(spec, metadata or {})
+    extra = {"converter": converter, "dtype": dtype, "derived": derived, "spec": spec}
     found = {k: v for k, v in extra.items() if v is not None}
     if was != ():
         found["was"] = as_names(was)
@@ -133,6 +145,19 @@ def field(
         del options["default"]
         options["default_factory"] = array_factory(default)
     return dataclasses.field(metadata={**(metadata or {}), **found}, **options)
+
+
+def _check_spec(spec: object, metadata: Mapping[str, Any]) -> None:
+    if metadata.get("static", False):
+        raise DeclarationError(
+            "a static field has no spec=: it is part of the tree structure, and no "
+            "array. Leave spec= out, or write ps.field()."
+        )
+    if not (isinstance(spec, PartitionSpec | str) or callable(spec)):
+        raise TypeError(
+            f"spec= takes a PartitionSpec, P('data', None), a function of (path, leaf) "
+            f"that returns one, or the name of a field, and got {short(spec)}."
+        )
 
 
 @overload
@@ -207,6 +232,11 @@ def is_initvar(spec: dataclasses.Field[Any]) -> bool:
 def is_stored(spec: dataclasses.Field[Any]) -> bool:
     """Return whether instances hold a value for it: no `ClassVar`, no `InitVar`."""
     return field_kind(spec) == "_FIELD"
+
+
+def sharding_spec(spec: dataclasses.Field[Any]) -> Any:
+    """Return its `spec=`: a PartitionSpec, a function, a field's name, or None."""
+    return spec.metadata.get("spec")
 
 
 def old_names(spec: dataclasses.Field[Any]) -> tuple[str, ...]:

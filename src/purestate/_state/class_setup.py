@@ -25,13 +25,14 @@ from purestate._schema.fields import (
     is_static,
     is_stored,
     old_names,
+    sharding_spec,
 )
 from purestate._schema.layout import BETWEEN, Layout, layout_of
 from purestate._schema.marks import LAYOUT, is_state_class
 from purestate._state.cloudpickle import is_bare, refilled
 from purestate._state.dataclass import FIELDS, become_dataclass, declared_fields
 from purestate._state.generated import make_init, make_replace
-from purestate.errors import DeclarationError, InheritedInitError
+from purestate.errors import DeclarationError, InheritedInitError, ShardingError
 
 _ARRAYS = "__purestate_arrays__"
 _STRICT = "__purestate_strict__"
@@ -68,6 +69,7 @@ def set_up(
 
     Raises:
         DeclarationError: the body cannot become a State.
+        ShardingError: a `spec=` that names no other data field.
     """
     _check_bases(cls)
     bare = is_bare(cls)
@@ -191,6 +193,28 @@ def _check_old_names(layout: Layout) -> None:
                 )
 
 
+def _check_mirrors(layout: Layout) -> None:
+    """Refuse a `spec=` without arrays, or that mirrors no other data field."""
+    specs = {name: sharding_spec(spec) for name, spec in layout.specs.items()}
+    for field, spec in specs.items():
+        if spec is not None and field not in layout.data:
+            raise DeclarationError(
+                f"{layout.cls.__name__}.{field} has a spec= and is not stored, so it "
+                f"has no arrays to split: remove spec=."
+            )
+    mirrors = {name: spec for name, spec in specs.items() if isinstance(spec, str)}
+    for field, name in mirrors.items():
+        if name == field or name not in layout.data:
+            raise ShardingError.not_a_field(layout.cls, field, name, layout.data)
+        seen = [field]
+        while seen[-1] in mirrors:
+            seen.append(mirrors[seen[-1]])
+            if seen[-1] == field:
+                raise ShardingError.circle(layout.cls, seen)
+            if seen[-1] in seen[:-1]:
+                break  # the circle begins further on, and is found from there
+
+
 def _fill(
     layout: Layout,
     specs: dict[str, Any],
@@ -229,6 +253,7 @@ def _fill(
     layout.version = getattr(cls, _VERSION, 0)
     layout.was = cls.__dict__.get(_WAS, ())
     _check_old_names(layout)
+    _check_mirrors(layout)
     if not all(specs[name].compare for name in layout.data):
         layout.compared = tuple(name for name in layout.data if specs[name].compare)
     else:

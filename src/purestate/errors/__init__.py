@@ -30,6 +30,7 @@ from purestate.errors._saving import (
     PersistError,
     SaveError,
 )
+from purestate.errors._sharding import ShardingError
 from purestate.errors._state import (
     CheckError,
     DerivedFieldError,
@@ -101,6 +102,7 @@ __all__ = [
     "ReservedNameError",
     "RetraceWarning",
     "SaveError",
+    "ShardingError",
     "SharedBufferWarning",
     "SimSpecError",
     "SimulationError",

@@ -72,6 +72,14 @@ class LoadError(PersistError, ValueError):
         return cls(text)
 
     @classmethod
+    def too_deep(cls, source: str) -> "LoadError":
+        """Return the error for a tree that Python cannot walk through."""
+        return cls(
+            f"{source or 'what was saved'} is nested deeper than Python goes: "
+            f"sys.setrecursionlimit sets how deep that is."
+        )
+
+    @classmethod
     def no_manifest(cls, error: Exception) -> "LoadError":
         """Return the error for something that is not a manifest."""
         return cls(

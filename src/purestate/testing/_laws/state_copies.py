@@ -2,6 +2,7 @@
 
 import copy
 import importlib.util
+import json
 import pickle
 import sys
 from collections.abc import Iterator
@@ -12,14 +13,17 @@ import jax
 import numpy as np
 from hypothesis.errors import HypothesisException
 
+from purestate._saving.load import from_dict
+from purestate._saving.save import to_dict
 from purestate._schema.fields import is_static
 from purestate._schema.layout import layout_of
 from purestate._schema.leaves import is_key
 from purestate._schema.marks import is_state_class
+from purestate.errors import SaveError
 from purestate.errors._text import error_text
 from purestate.testing._cases.state import REFUSED, StateCase
 from purestate.testing._cases.ways import follow, is_compared, text, ways
-from purestate.testing._laws.law import Broken, law, same_as
+from purestate.testing._laws.law import Broken, Skip, law, same_as
 from purestate.testing._strategies.annotations import draw_value
 from purestate.testing._strategies.construct import ABSENT, specs_of, stored
 from purestate.testing._trees.leaves import is_numeric, wrap_key_data
@@ -55,6 +59,22 @@ def pickles(case: StateCase) -> None:
         raise Broken("", f"pickling raised {error_text(error)}") from error
     same_as(case.state, duplicate, "the source and its pickle", exact=True)
     _same_structure(case, duplicate, "pickle")
+
+
+@law("state", promise="what is saved comes back with the structure and bits it had")
+def saves(case: StateCase) -> None:
+    """Save as arrays and a manifest, of which a file is made, and load."""
+    try:
+        arrays, manifest = to_dict(case.state)
+    except SaveError as error:
+        raise Skip(str(error)) from None
+    try:
+        text = json.dumps(manifest)
+        duplicate = from_dict(json.loads(text), case.state, arrays)
+    except Exception as error:
+        raise Broken("", f"loading raised {error_text(error)}") from error
+    same_as(case.state, duplicate, "the source and what was loaded", exact=True)
+    _same_structure(case, duplicate, "loading")
 
 
 def _pickler(cls: type) -> Any:
