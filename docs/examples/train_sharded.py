@@ -41,6 +41,8 @@ SPLIT = {  # what is not named is the same on every device
     ".blocks.down": P(None, "hidden", "width"),
 }
 RULES = {"width": "data", "heads": "model", "hidden": "model", "vocabulary": "model"}
+# While a step computes, a device has the whole width, which was split for memory only.
+IN_USE = RULES | {"width": None}
 
 
 def split(path, leaf):
@@ -56,7 +58,12 @@ class Train(ps.State):
 
     def step(self, windows):
         """Return the state after one step on some windows, and their bits per byte."""
-        bits, grads = jax.value_and_grad(lambda m: m.bits(windows).mean())(self.model)
+
+        def loss(model):
+            model = ps.shard(self.replace(model=model), rules=IN_USE).model
+            return model.bits(windows).mean()
+
+        bits, grads = jax.value_and_grad(loss)(self.model)
         opt, model = self.opt.update(self.model, grads=grads)
         return self.replace(model=model, opt=opt, count=self.count + 1), bits
 
@@ -120,6 +127,11 @@ def train(steps, model_axis, batch, folder=None, every=10):
     """Train over all devices of all processes; return the state and the bits."""
     shape = jax.device_count() // model_axis, model_axis
     mesh = jax.make_mesh(shape, ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    with jax.set_mesh(mesh):
+        return train_over(mesh, steps, batch, folder, every)
+
+
+def train_over(mesh, steps, batch, folder, every):
     say(f"{jax.process_count()} processes, mesh {dict(mesh.shape)}")
     abstract = jax.eval_shape(start)
     places = ps.shardings(abstract, mesh, rules=RULES)

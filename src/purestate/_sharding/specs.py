@@ -65,8 +65,8 @@ def shardings(
     >>> mesh = jax.make_mesh((1,), ("data",))
     >>> net = Net(w=jnp.ones((4, 2)), b=jnp.ones(2))
     >>> split = ps.shardings(net, mesh, rules={"embed": "data"})
-    >>> tuple(split.w.spec), tuple(split.b.spec)
-    (('data', None), ())
+    >>> [tuple(sharding.spec) for sharding in jax.tree.leaves(split)]
+    [('data', None), ()]
     """
     return shardings_for("ps.shardings", state, mesh, rules, batch)
 
