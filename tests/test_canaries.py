@@ -97,8 +97,13 @@ def test_a_tracer_still_knows_the_function_that_was_traced():
         assert _compat.Line(__file__, first + 4, "function") == found
 
 
-def test_an_argument_of_a_jit_still_has_no_line():
-    argument, _ = kept()
+@pytest.mark.parametrize(
+    ("transform", "given"),
+    [(jax.jit, 1.0), (jax.vmap, jnp.ones(2))],
+    ids=["jit", "vmap"],
+)
+def test_an_argument_still_has_no_line(transform, given):
+    argument, _ = kept(transform, given)
 
     assert [] == _compat.computed_lines(argument)
 

@@ -43,6 +43,11 @@ KNOWN = [
         ("pyright", "ty", "pyrefly"),
     ),
     Known(
+        r"parameter `state` with type `Any` in function `orbax",
+        "pyrefly cannot read the type that orbax gives to trees of arrays",
+        ("pyrefly",),
+    ),
+    Known(
         r"missing library stubs|Library stubs not installed",
         "mypy wants types of every package, or to be told that it has none",
         ("mypy",),

@@ -7,6 +7,8 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import itertools
+import os
 import re
 import sys
 import threading
@@ -95,6 +97,9 @@ def is_tracer(value: object) -> bool:
     return isinstance(value, Tracer)
 
 
+JAX_FOLDER = os.path.join(os.path.dirname(jax.__file__), "")
+
+
 class Line(NamedTuple):
     """A line of a program that ran.
 
@@ -112,18 +117,21 @@ class Line(NamedTuple):
 def computed_lines(tracer: Any) -> list[Line]:
     """Return the lines that ran when a tracer was made, the innermost first.
 
-    Those of jax are among them. Empty for an argument of a jit, and where jax does not
-    keep them, as for the tracers of `jax.grad` outside of any jit.
+    Those of jax are among them. Empty for an argument of a jit or a vmap, and where jax
+    does not keep them, as for the tracers of `jax.grad` outside of any jit.
     """
     if getattr(tracer, "parent", tracer) is None:
         return []
     info = getattr(tracer, "_line_info", None) or getattr(tracer, "source_info", None)
     frames = getattr(getattr(info, "traceback", None), "frames", None)
     if frames:
-        return [
+        lines = [
             Line(f.file_name, f.line_num, f.function_name.rpartition(".")[2])
             for f in frames
         ]
+        first = itertools.takewhile(lambda x: x.file.startswith(JAX_FOLDER), lines)
+        # The function that `jax.vmap` returns makes the tracers of the arguments.
+        return [] if any(line.function == "vmap_f" for line in first) else lines
     inner = (getattr(tracer, name, None) for name in ("primal", "val", "tangent"))
     return next(
         (lines for t in inner if is_tracer(t) and (lines := computed_lines(t))), []

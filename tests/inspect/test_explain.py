@@ -15,7 +15,7 @@ import pytest
 
 import purestate as ps
 from purestate._inspect.explain import Explanation, Held
-from tests.helpers import python
+from tests.helpers import ROOT, python
 
 HEAD = """\
 import dataclasses, functools, threading
@@ -356,6 +356,116 @@ def main():
 """,
         "main: box.value",
     ),
+    "a trace that an exception left": (
+        """
+class Box:
+    def apply(self, x):
+        self.cache = x * 2  # here
+        raise KeyError
+
+def main():
+    box = Box()
+    try:
+        jax.jit(box.apply)(1.0)
+    except KeyError:
+        pass
+    box.cache + 1
+""",
+        "main: box.cache",
+    ),
+    "the body of a loop, in its own jit": (
+        """
+class Box:
+    pass
+
+def main():
+    box = Box()
+
+    @jax.jit
+    def outer(x):
+        def body(carry, _):
+            box.carry = carry * 2  # here
+            return carry, None
+
+        jax.lax.scan(body, x, length=2)
+        return box.carry + 1
+
+    outer(1.0)
+""",
+        "main: box.carry",
+    ),
+    "a rule of custom_vjp": (
+        """
+kept = {}
+
+@jax.custom_vjp
+def f(x):
+    return x
+
+def forward(x):
+    kept["residual"] = x * 5  # here
+    return x, None
+
+f.defvjp(forward, lambda _, ct: (ct,))
+
+def main():
+    jax.jit(jax.grad(f))(1.0)
+    np.asarray(kept["residual"])
+""",
+        "MODULE: kept['residual']",
+    ),
+    "a mutable default": (
+        """
+def f(x, seen=[]):
+    seen.append(x * 2)  # computed
+    return x
+
+def main():
+    jax.jit(f)(1.0)
+    np.asarray(f.__defaults__[0][0])
+""",
+        "MODULE: f (defaults)[0][0]",
+    ),
+    "a cached property": (
+        """
+class Table:
+    @functools.cached_property
+    def values(self):
+        return jnp.arange(3) * 2.0  # computed
+
+def main():
+    table = Table()
+    jax.jit(lambda x: x + table.values)(1.0)
+    table.values + 1
+""",
+        "main: table.values",
+    ),
+    "what only C code holds": (
+        """
+@functools.lru_cache
+def table(n):
+    return jnp.arange(n) * 2.0  # computed
+
+def main():
+    jax.jit(lambda x: x + table(3))(1.0)
+    table(3) + 1
+""",
+        "",
+    ),
+    "a method of arrays": (
+        """
+class Box:
+    def apply(self, x):
+        self.cache = x * 2  # here
+        return x
+
+def main():
+    box = Box()
+    jax.jit(box.apply)(1.0)
+    box.cache.block_until_ready()
+""",
+        "main: box.cache",
+    ),
     "a State that holds a list": (
         """
 import purestate as ps
@@ -440,6 +550,18 @@ Return it instead: purestate.State makes this an error at that line.""" == str(f
     )
 
 
+def test_the_page_shows_what_its_program_prints(tmp_path):
+    page = (ROOT / "docs" / "looking.md").read_text()
+    (source,) = re.findall(r"^```python\n(# demo\.py\n.*?)^```$", page, re.M | re.S)
+    (tmp_path / "demo.py").write_text(source)
+    run = "import runpy; runpy.run_path('demo.py', run_name='__main__')"
+
+    done = python(run, cwd=tmp_path, env={"PYTHONPATH": str(ROOT / "src")})
+
+    assert "" == done.stderr
+    assert f"<!-- demo.py -->\n```\n{done.stdout}```\n" in page
+
+
 def test_where_a_value_went_that_no_statement_assigns_is_told_by_where_it_was_computed(
     program,
 ):
@@ -460,6 +582,34 @@ def test_where_a_value_went_that_no_statement_assigns_is_told_by_where_it_was_co
             f"computed at {module.__name__}.py:6 in apply: y = 2.0 * x" == held.computed
         )
         assert held.computed in str(held)
+
+
+def test_what_another_object_keeps_under_that_name_is_not_taken_for_it(program):
+    module = program(
+        """
+class Other:
+    def apply(self, x, box):
+        y = x * 2
+        keep(box, y)
+        self.cache = x.shape
+        return y
+
+class Box:
+    pass
+
+def keep(box, value):
+    box.cache = value
+
+def main():
+    box = Box()
+    jax.jit(lambda x: Other().apply(x, box))(1.0)
+    np.asarray(box.cache)
+"""
+    )
+
+    (held,) = ps.explain(raised(module.main)).held
+
+    assert ("main: box.cache", "") == (held.path, held.stored)
 
 
 def test_what_nothing_holds_is_told_by_where_it_was_computed(program):
@@ -545,6 +695,14 @@ LIVE = {
     "a batch": "jax.vmap(lambda x: 1 if x > 0 else 2)(jnp.ones(3))",
     "a gradient": "jax.jit(jax.grad(lambda x: np.asarray(x**2)))(1.0)",
     "its own attribute": "jax.jit(Box().apply)(1.0)",
+    "its own attribute, in a loop": "jax.lax.scan(Box().body, 1.0, length=2)",
+    "a gradient outside of jit": "jax.grad(lambda x: np.asarray(x**2))(1.0)",
+    "an argument of a gradient": "jax.grad(lambda x: float(x) * x)(1.0)",
+    "a State": "State(w=1.0).apply(2.0)",
+    "a packed State": "ps.pack(State(w=1.0, b=2.0)).apply(2.0)",
+    "a rule": "jax.vmap(jax.custom_jvp(lambda x: bool(x > 0)))(jnp.ones(2))",
+    "a condition": "jax.jit(lambda x: jax.lax.cond(x > 0, float, lambda x: 0.0, x))(1.0)",
+    "a loop": "jax.lax.while_loop(lambda x: bool(x < 3), lambda x: x + 1, 0)",
     "another error": "1 / 0",
     "an error of jax": "jnp.ones(3) @ jnp.ones(4)",
     "an error while tracing": "jax.jit(lambda x: x.missing)(1.0)",
@@ -556,10 +714,25 @@ LIVE = {
 def test_nothing_is_said_of_an_error_about_something_else(program, code):
     module = program(
         f"""
+import purestate as ps
+
 class Box:
     def apply(self, x):
         self.y = x * 2
         return np.asarray(self.y)
+
+    def body(self, carry, _):
+        self.y = carry * 2
+        return carry if self.y > 0 else self.y, None
+
+class State(ps.State):
+    w: jax.Array
+    b: object = None
+
+    @ps.jit
+    def apply(self, x):
+        new = self.replace(b=self.w * x)
+        return np.asarray(new.b)
 
 class Other:
     pass
@@ -661,6 +834,45 @@ def test_a_leak_that_jax_checks_for_is_explained(program):
     assert "self.cache = y  # here" in found.held[0].stored
 
 
+@pytest.mark.parametrize("transform", ["jax.vmap", "jax.grad"])
+def test_an_argument_outside_of_jit_names_the_place(program, transform):
+    source, place = PROGRAMS["an argument"]
+    call = "jax.vmap(box.apply)(jnp.ones(2))"
+    if transform == "jax.grad":
+        call = "jax.grad(box.apply)(1.0)"
+    module = program(
+        source.replace("jax.jit(box.apply)(1.0)", call).replace(
+            "np.asarray(box.x)", "box.x + 1"
+        )
+    )
+
+    (held,) = ps.explain(raised(module.main)).held
+
+    assert place == held.path
+    assert "computed at" not in held.computed
+
+
+def test_what_equinox_traces_is_told_apart(program):
+    pytest.importorskip("equinox", reason="needs the interop extra")
+    module = program(
+        """
+import equinox as eqx
+
+class Model(eqx.Module):
+    w: jax.Array
+
+@eqx.filter_jit
+def live(model, x):
+    return float((model.w * x).sum())
+
+def main():
+    live(Model(jnp.ones(2)), 2.0)
+"""
+    )
+
+    assert not ps.explain(raised(module.main))
+
+
 def test_a_gradient_outside_of_jit_names_the_place(program):
     source, place = PROGRAMS["a gradient inside of jit"]
     module = program(
@@ -728,6 +940,33 @@ def test_it_takes_half_a_second_at_most(program):
 
     assert time.perf_counter() - start <= 1  # on a machine that does other things, too
     assert ["main: box.cache"] == [held.path for held in found.held]
+
+
+def test_a_module_that_no_frame_belongs_to_is_searched_last(program, monkeypatch):
+    settings = program("last = None")
+    monkeypatch.setitem(sys.modules, "settings", settings)
+    settings.__name__ = "settings"
+    module = program(
+        """
+import settings
+
+def f(x):
+    settings.last = x * 2  # here
+    return x
+
+def main():
+    jax.jit(f)(1.0)
+    read(settings.last)
+
+def read(value):
+    return value + 1
+"""
+    )
+
+    (held,) = ps.explain(raised(module.main)).held
+
+    assert held.path.endswith(": last")
+    assert f":{line_of(module, '# here')} in f: settings.last" in held.stored
 
 
 def test_many_places_are_cut():

@@ -173,6 +173,22 @@ def test_tracers_are_refused():
         jax.jit(ps.find_nonfinite)(make())
     with pytest.raises(TypeError, match="and this is a tracer"):
         jax.jit(ps.find_nonfinite)(1.0)
+    with pytest.raises(TypeError, match="and a packed State is a tracer"):
+        jax.jit(ps.find_nonfinite)(ps.pack(Net(w=jnp.ones(2), b=jnp.ones(2))))
+
+
+def test_constants_are_looked_at_in_a_function_that_is_traced():
+    constants, packed = [jnp.array([NAN])], ps.pack(Net(w=jnp.ones(2), b=jnp.ones(2)))
+    seen = []
+
+    @jax.jit
+    def f(x):
+        seen.extend([texts(constants), ps.find_nonfinite(packed)])
+        return x
+
+    f(1.0)
+
+    assert [["[0]: 1 NaN of 1, the first at [0]"], []] == seen
 
 
 def test_an_abstract_state_is_refused():

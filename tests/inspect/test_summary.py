@@ -4,6 +4,7 @@ import builtins
 import io
 import re
 import types
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -237,6 +238,20 @@ n        dict of 1        1
 ----------------------------------
 Old      2 leaves         4   12 B
 """ == text(Saved(n=1))
+
+
+class Mean(NamedTuple):
+    mu: object
+    nu: object
+
+
+def test_what_a_file_holds_is_shown_as_the_state_was(tmp_path):
+    state = make().replace(tied=jnp.ones(3), mean=net(), extra=Mean(jnp.ones(2), [1]))
+    for saved in (state, {"b": [state.net, 2], "c": (state.key,)}, state.extra):
+        tree = {"a": saved} if saved is not state else state
+        ps.save(tmp_path / "it.safetensors", tree)
+
+        assert text(tree, 4) == text(ps.load(tmp_path / "it.safetensors"), 4)
 
 
 def test_deleted_arrays_are_shown_and_a_donated_state_says_where_it_went():

@@ -23,6 +23,7 @@ from typing import Any
 import jax
 
 from purestate._compat import (
+    JAX_FOLDER,
     LEAKED,
     TRACER_ERRORS,
     Line,
@@ -92,7 +93,8 @@ class Explanation:
         lines = [f"{self.code}  {self.error}".strip()]
         for place in self.held:
             path, line = place._cells()
-            lines.append(f"   {path.ljust(width)}   {line}".rstrip())
+            begin = f"{path.ljust(width)}   " if width else ""
+            lines.append(f"   {begin}{line}".rstrip())
         return "\n".join([*lines, self.advice])
 
     __repr__ = __str__
@@ -123,19 +125,18 @@ class _Explain:
     >>> box = Box()
     >>> _ = jax.jit(box.apply)(1.0)
     >>> try:
-    ...     np.asarray(box.cache)
-    ... except Exception as error:
-    ...     found = ps.explain(error)
-    >>> found.held[0].path.endswith("box.cache"), found.error
-    (True, 'TracerArrayConversionError')
+    ...     box.cache + 1
+    ... except jax.errors.UnexpectedTracerError:
+    ...     print(ps.explain().held[0].path.endswith("box.cache"))
+    True
     """
 
     def __call__(self, error: BaseException | None = None) -> Explanation:
-        late = time.monotonic() + _SECONDS
+        end = time.monotonic() + _SECONDS
         try:
             given = last_error() if error is None else error
             for one in _chain_of(given):
-                found = _Search(one, lambda: time.monotonic() > late).explanation()
+                found = _Search(one, end).explanation()
                 if found:
                     return found
         except Exception:  # noqa: BLE001  # an error of ours would hide theirs
@@ -200,41 +201,52 @@ def _chain_of(error: BaseException | None) -> Iterator[BaseException]:
 
 
 class _Search:
-    """One look for what holds the tracer of an error."""
+    """One look for what holds the tracer of an error, until a time at the latest."""
 
-    def __init__(self, error: BaseException, is_late: Callable[[], bool]) -> None:
-        self._error, self._is_late = error, is_late
+    def __init__(self, error: BaseException, end: float) -> None:
+        self._error = error
+        # What was found is read up in the source, which takes a part of the time.
+        self._is_late = lambda: time.monotonic() > end - 0.4 * _SECONDS
         self._text = str(error)
-        self._sources = Sources()
+        self._sources = Sources(lambda: time.monotonic() > end)
         inner = [(tb.tb_frame, tb.tb_lineno) for tb in _entries(error.__traceback__)]
         outer = inner[0][0].f_back if inner else None
         self._raised = inner[::-1]  # the innermost first
         self._frames = [frame for frame, _ in self._raised]
+        self._culprits = list(self._given_to_jax())
+        self._locals: set[tuple[str, ...]] = set()  # variables of functions
+        self._values: dict[tuple[str, ...], Any] = {}  # of all variables
+        self._known: set[int] = set()  # modules that were looked at
         while outer is not None:
             self._frames.append(outer)
             outer = outer.f_back
 
     def explanation(self) -> Explanation:
-        culprits = self._culprits()
-        if not culprits and not self._is_about_tracers():
+        if not self._culprits and not self._is_about_tracers():
             return Explanation()
-        if culprits and not any(map(self._is_kept, culprits)):
+        kept = list(filter(self._is_kept, self._culprits))
+        if self._culprits and not kept:
             return Explanation()
-        found = list(self._found())
-        wanted = [one for one in found if self._is_meant(one[1], culprits)]
+        wanted: list[tuple[tuple[str, ...], Any, Any]] = []
+        for variables in (self._seen_by_frames, self._other_modules):
+            found = list(self._found(list(variables())))
+            wanted = [one for one in found if self._is_meant(one[1])]
+            if wanted:
+                break
         meant = {path for path, _, _ in wanted}
         roots = {path[:2] for path in meant}
         beside = [x for x in found if x[0][:2] in roots and x[0] not in meant]
         places = _without_doubles([*wanted, *beside])[:_SHOWN]
         held = tuple(self._held(path, tracer) for path, tracer, _ in places)
         if not held:
-            held = tuple(
-                self._held((), tracer) for tracer in culprits if self._is_kept(tracer)
-            )[:1]
+            held = tuple(self._held((), tracer) for tracer in kept[:1])
         held = tuple(place for place in held if place.path or place.computed)
         if not held:
             return Explanation()
-        is_attribute = any(_is_attribute(path, owner) for path, _, owner in places)
+        is_attribute = any(
+            place.stored and _is_attribute(path, owner)
+            for place, (path, _, owner) in zip(held, places, strict=False)
+        )
         name = type(self._error).__name__
         return Explanation(self._code(), name, held, _ADVICE[is_attribute])
 
@@ -243,38 +255,44 @@ class _Search:
             return True
         return type(self._error) is Exception and LEAKED in self._text
 
-    def _culprits(self) -> list[Any]:
+    def _given_to_jax(self) -> Iterable[Any]:
         """Return the tracers that code of jax was given where the error was raised."""
         found: dict[int, Any] = {}
         for frame, _ in self._raised:
-            if not frame.f_code.co_filename.startswith(_JAX):
+            if not frame.f_code.co_filename.startswith(JAX_FOLDER):
                 break
             for value in list(frame.f_locals.values()):
-                for one in value if isinstance(value, tuple) else (value,):
-                    if is_tracer(one):
-                        found[id(one)] = one
-        return list(found.values())
+                parts = value if type(value) is tuple else (value,)
+                found.update((id(part), part) for part in parts if is_tracer(part))
+        return found.values()
 
     def _is_kept(self, tracer: Any) -> bool:
-        """Return whether a tracer outlived its trace."""
-        over = is_over(tracer)
-        if over is not None:
-            return over
-        if type(self._error) is jax.errors.UnexpectedTracerError:
-            return True  # unless it is an argument of what runs, beside the culprit
-        function = traced_function(tracer)
-        return not any(
-            function is not None
-            and frame.f_code.co_filename == function.file
-            and frame.f_code.co_firstlineno == function.number
-            for frame in self._frames
-        )
+        """Return whether a tracer outlived its trace.
 
-    def _is_meant(self, tracer: Any, culprits: Sequence[Any]) -> bool:
-        """Return whether an error is about a tracer, as far as it can be told."""
-        if any(tracer is culprit for culprit in culprits):
+        One that is not over was left by an exception if the function that it ran is
+        none of those that run now.
+        """
+        if is_over(tracer):
             return True
-        if culprits and not isinstance(self._error, jax.errors.UnexpectedTracerError):
+        lines = _users(computed_lines(tracer))
+        function = traced_function(tracer)
+        if lines:
+            ran = {(f.f_code.co_filename, f.f_code.co_name) for f in self._frames}
+            return (lines[-1].file, lines[-1].function) not in ran
+        if function is not None and _is_users(function.file):
+            begun = {
+                (f.f_code.co_filename, f.f_code.co_firstlineno) for f in self._frames
+            }
+            return (function.file, function.number) not in begun
+        is_leak = isinstance(self._error, jax.errors.UnexpectedTracerError)
+        return is_leak and len(self._culprits) == 1 and tracer is self._culprits[0]
+
+    def _is_meant(self, tracer: Any) -> bool:
+        """Return whether an error is about a tracer, as far as it can be told."""
+        if any(tracer is culprit for culprit in self._culprits):
+            return True
+        is_leak = isinstance(self._error, jax.errors.UnexpectedTracerError)
+        if self._culprits and not is_leak:
             return False
         lines = _users(computed_lines(tracer))
         if lines and self._names(lines[0]):
@@ -288,56 +306,60 @@ class _Search:
         """Return whether the text of the error names a line."""
         return bool(re.search(rf"{re.escape(line.file)}:{line.number}\b", self._text))
 
-    def _found(self) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+    def _found(
+        self, roots: Iterable[tuple[tuple[str, ...], Any]]
+    ) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
         """Yield kept tracers with the steps to them, and what they are held by."""
         aliases = []
-        for path, tracer in walk(list(self._roots()), self._is_late):
+        for path, tracer in walk(roots, self._is_late):
             if not self._is_kept(tracer):
                 continue
             if path in self._locals:
                 aliases.append((path, tracer, None))
                 continue
-            yield path, tracer, self._owner(path)
+            yield path, tracer, self._at(path[:-1])
         for path, tracer, _ in aliases:
             if self._stored(path, tracer):  # by `nonlocal`; others only name it
                 yield path, tracer, None
 
-    def _roots(self) -> Iterable[tuple[tuple[str, ...], Any]]:
-        """Yield what the user's frames can see, then what their modules hold."""
-        self._locals: set[tuple[str, ...]] = set()
-        self._values: dict[tuple[str, ...], Any] = {}
-        modules: dict[int, tuple[str, Any]] = {}
+    def _seen_by_frames(self) -> Iterator[tuple[tuple[str, ...], Any]]:
+        """Yield the variables of the user's functions, then those of their modules."""
+        modules: dict[int, dict[str, Any]] = {}
         for frame in self._frames:
             if not _is_users(frame.f_code.co_filename):
                 continue
-            module = str(frame.f_globals.get("__name__", ""))
-            modules.setdefault(id(frame.f_globals), (module, frame.f_globals))
-            if frame.f_locals is frame.f_globals or frame.f_code.co_name == "<module>":
+            modules[id(frame.f_globals)] = frame.f_globals
+            if frame.f_code.co_name != "<module>":
+                found = self._variables(frame.f_code.co_name, dict(frame.f_locals))
+                self._locals.update(path for path, _ in found)
+                yield from found
+        self._known = set(modules)
+        for held in modules.values():
+            yield from self._variables(str(held.get("__name__", "")), dict(held))
+
+    def _other_modules(self) -> Iterator[tuple[tuple[str, ...], Any]]:
+        """Yield the variables of all other modules of the user."""
+        loaded: list[tuple[str, Any]] = list(sys.modules.items())
+        for name, module in loaded:
+            file = getattr(module, "__file__", None)
+            is_users = name == "__main__" or (bool(file) and _is_users(str(file)))
+            if not isinstance(module, types.ModuleType) or not is_users:
                 continue
-            found = list(self._variables(frame.f_code.co_name, dict(frame.f_locals)))
-            self._locals.update(path for path, _ in found)
-            yield from found
-        for name, loaded in list(sys.modules.items()):
-            file = getattr(loaded, "__file__", None)
-            is_module = isinstance(loaded, types.ModuleType)
-            if is_module and (name == "__main__" or (file and _is_users(file))):
-                modules.setdefault(id(vars(loaded)), (name, vars(loaded)))
-        for name, held in modules.values():
-            yield from self._variables(name, dict(held))
+            if id(vars(module)) not in self._known:
+                self._known.add(id(vars(module)))  # one may have several names
+                yield from self._variables(name, dict(vars(module)))
 
     def _variables(
         self, name: str, held: dict[str, Any]
-    ) -> Iterator[tuple[tuple[str, ...], Any]]:
-        for variable, value in held.items():
-            if _HIDDEN.fullmatch(variable) is None:
-                path = (name, variable)
-                self._values.setdefault(path, value)
-                yield path, value
+    ) -> list[tuple[tuple[str, ...], Any]]:
+        found = {(name, x): y for x, y in held.items() if not _HIDDEN.fullmatch(x)}
+        self._values = found | self._values
+        return list(found.items())
 
-    def _owner(self, path: tuple[str, ...]) -> Any:
-        """Return the object whose attribute the last step is, None if it is not one."""
+    def _at(self, path: tuple[str, ...]) -> Any:
+        """Return the object at the end of a path of attributes, None for others."""
         value = self._values.get(path[:2])
-        for step in path[2:-1]:
+        for step in path[2:]:
             try:
                 value = vars(value)[step[1:]] if step.startswith(".") else None
             except Exception:  # noqa: BLE001  # slots, or whatever a foreign object does
@@ -354,7 +376,13 @@ class _Search:
         function = traced_function(tracer)
         if not lines and function is not None and _is_users(function.file):
             lines = [function]
-        found = self._sources.stored(path[1:], lines)
+        steps: tuple[str, ...] = path[1:]
+        if path[:2] not in self._locals:  # an attribute of a module, for other ones
+            steps = (path[0].rpartition(".")[2], f".{path[1]}", *path[2:])
+        classes = [_class_names(self._at(path[:i])) for i in range(2, len(path) + 1)]
+        if len(steps) > len(classes):
+            classes.insert(0, None)
+        found = self._sources.stored(steps, lines, classes)
         return _line_text(found.line, found.text) if found is not None else ""
 
     def _computed(self, tracer: Any) -> str:
@@ -427,6 +455,14 @@ def _is_attribute(path: tuple[str, ...], owner: Any) -> bool:
     return not isinstance(owner, type | types.ModuleType) and not is_state(owner)
 
 
+def _class_names(value: Any) -> set[str] | None:
+    """Return the names of the class of an object and of its bases, None if unknown."""
+    if value is None:
+        return None
+    kind = value if isinstance(value, type) else type(value)
+    return {base.__name__ for base in kind.__mro__}
+
+
 @functools.cache
 def _libraries() -> tuple[str, ...]:
     """Return the folders of what is not the user's own code."""
@@ -434,11 +470,8 @@ def _libraries() -> tuple[str, ...]:
     found = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     found.update(site.getsitepackages() if hasattr(site, "getsitepackages") else ())
     found.add(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    found.update({_JAX, os.path.dirname(os.path.realpath(os.__file__))})
+    found.update({JAX_FOLDER, os.path.dirname(os.path.realpath(os.__file__))})
     return tuple(os.path.join(path, "") for path in found)
-
-
-_JAX = os.path.join(os.path.dirname(jax.__file__), "")
 
 
 def _is_users(file: str) -> bool:
@@ -456,7 +489,11 @@ def _users(lines: Sequence[Line]) -> list[Line]:
     for line in lines:
         if _is_users(line.file):
             found.append(line)
-        elif found and line.file.startswith(_JAX) and not line.file.endswith(_PASSING):
+        elif (
+            found
+            and line.file.startswith(JAX_FOLDER)
+            and not line.file.endswith(_PASSING)
+        ):
             break  # jax 0.7.2 goes on with the caller of jit, who has only results
     return found
 

@@ -67,18 +67,22 @@ def find_nonfinite(state: Any) -> list[NonFinite]:
     [None]
     >>> assert not ps.find_nonfinite(params["b"])
     """
-    found = [(path, leaf) for path, leaf in _leaves(state) if _may_be_bad(path, leaf)]
-    bad = _bad([leaf for _, leaf in found])
-    return [
-        _details(path, leaf)
-        for (path, leaf), is_bad in zip(found, bad, strict=True)
-        if is_bad
-    ]
+    with jax.ensure_compile_time_eval():  # for constants in a function that is traced
+        leaves = _leaves(state)
+        found = [(path, leaf) for path, leaf in leaves if _may_be_bad(path, leaf)]
+        bad = _bad([leaf for _, leaf in found])
+        return [
+            _details(path, leaf)
+            for (path, leaf), is_bad in zip(found, bad, strict=True)
+            if is_bad
+        ]
 
 
 def _leaves(tree: Any, root: str | None = None) -> Iterator[tuple[str, Any]]:
     """Yield the leaves with their paths; those of a packed State as in the State."""
     if _is_packed(tree):
+        if any(map(is_tracer, jax.tree.leaves(tree))):
+            raise _refused(root or "a packed State", "tracer: call it outside of jit.")
         tree = tree.unpack()
     root = root_name(tree) if root is None else root
     for path, leaf in untyped_jax.tree.leaves_with_path(tree, is_leaf=_is_packed):
@@ -105,16 +109,17 @@ def _may_be_bad(path: str, leaf: Any) -> bool:
     if dtype is None or not jnp.issubdtype(dtype, np.inexact):
         return False
     if is_tracer(leaf):
-        raise TypeError(
-            f"ps.find_nonfinite looks at numbers, and {path or 'this'} is a tracer: "
-            f"call it outside of jit."
-        )
+        raise _refused(path, "tracer: call it outside of jit.")
     if not hasattr(leaf, "__array__"):
-        raise TypeError(
-            f"ps.find_nonfinite looks at numbers, and {path or 'this'} is a "
-            f"{type(leaf).__name__}, which has a type and no numbers."
-        )
+        name = type(leaf).__name__
+        raise _refused(path, f"{name}, which has a type and no numbers.")
     return True
+
+
+def _refused(path: str, why: str) -> TypeError:
+    return TypeError(
+        f"ps.find_nonfinite looks at numbers, and {path or 'this'} is a {why}"
+    )
 
 
 def _bad(leaves: Sequence[Any]) -> list[bool]:
@@ -136,7 +141,8 @@ def _bad(leaves: Sequence[Any]) -> list[bool]:
 def _devices(sharding: Any) -> tuple[Any, ...]:
     """Return what arrays of one program have in common: the devices, in their order."""
     if isinstance(sharding, jax.sharding.NamedSharding):
-        return tuple(sharding.mesh.devices.flat)
+        devices: Any = sharding.mesh.devices
+        return tuple(devices.flat)
     return tuple(sorted(sharding.device_set, key=lambda device: device.id))
 
 

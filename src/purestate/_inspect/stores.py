@@ -8,7 +8,7 @@ source is not said.
 import ast
 import linecache
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Any, NamedTuple
 
 from purestate._compat import Line
@@ -33,21 +33,35 @@ class Stored(NamedTuple):
 
 
 class Sources:
-    """The sources of the files that were asked for, parsed once each."""
+    """The sources of the files that were asked for, parsed once each.
 
-    def __init__(self) -> None:
+    Args:
+        is_late: asked before a file is parsed; none is any more when it returns True.
+    """
+
+    def __init__(self, is_late: Callable[[], bool] = bool) -> None:
+        self._is_late = is_late
         self._trees: dict[str, ast.Module | None] = {}
+        self._classes: dict[Any, str] = {}  # by method
 
     def text(self, line: Line) -> str:
         """Return a line of a file, "" if there is no source."""
         return linecache.getline(line.file, line.number).strip()
 
-    def stored(self, path: Sequence[str], lines: Sequence[Line]) -> Stored | None:
+    def stored(
+        self,
+        path: Sequence[str],
+        lines: Sequence[Line],
+        classes: Sequence[Set[str] | None] = (),
+    ) -> Stored | None:
         """Return the one statement that can have stored what is at the end of a path.
 
         Args:
             path: the steps to a value.
             lines: the lines that ran when the value was made, the innermost first.
+            classes: for the object at each step, the names of its class and its bases;
+                None where they are not known. What a method assigns to its own instance
+                is assigned to none of another class.
 
         Returns:
             None if no function among them assigns to that place, or if several
@@ -59,7 +73,9 @@ class Sources:
             scope = self._scope(line)
             for chain, statement in _stores(scope) if scope is not None else ():
                 depth = _matched(chain, steps)
-                if depth >= 0 and _comes_after(scope, statement, line.number):
+                if depth < 0 or not self._may_be(scope, chain, depth, classes):
+                    continue
+                if _comes_after(scope, statement, line.number):
                     found.setdefault(depth, []).append((line, statement.lineno))
         if not found:
             return None
@@ -71,6 +87,21 @@ class Sources:
         (place,) = places
         line = Line(place[0], place[2], place[1])
         return Stored(line, self.text(line))
+
+    def _may_be(
+        self,
+        scope: Any,
+        chain: Sequence[tuple[str, Any]],
+        depth: int,
+        classes: Sequence[Set[str] | None],
+    ) -> bool:
+        """Return whether a chain can begin with the object at its first step."""
+        begin = depth - len(chain) + 1
+        names = classes[begin] if begin < len(classes) else None
+        owner = self._classes.get(scope)
+        if names is None or owner is None or not scope.args.args:
+            return True
+        return chain[0][1] != scope.args.args[0].arg or owner in names
 
     def _scope(self, line: Line) -> Any:
         """Return the function that a line is in, None if it cannot be told."""
@@ -90,13 +121,16 @@ class Sources:
         return found[sizes.index(min(sizes))]
 
     def _tree(self, file: str) -> ast.Module | None:
-        if file not in self._trees:
+        if file not in self._trees and not self._is_late():
             try:
                 tree = ast.parse("".join(linecache.getlines(file)))
             except (SyntaxError, ValueError, RecursionError):
                 tree = None
             self._trees[file] = tree
-        return self._trees[file]
+            for node in ast.walk(tree) if tree is not None else ():
+                if isinstance(node, ast.ClassDef):
+                    self._classes.update((part, node.name) for part in node.body)
+        return self._trees.get(file)
 
 
 def _first(node: Any) -> int:

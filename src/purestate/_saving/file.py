@@ -9,6 +9,7 @@ and of each array. The steps of a write are functions, called by their names her
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -21,14 +22,14 @@ import threading
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from purestate._saving.values import number_name
 from purestate.errors import CorruptFileError, LoadError
 
+_T = TypeVar("_T")
 _BLOCK = 64  # the header ends at a multiple of this
 _CRC_AT = len('{"__metadata__":{"crc32":"')
 _ALONE = 1 << 18  # bytes from which an array is read by itself
@@ -100,9 +101,9 @@ def write(path: str, arrays: Iterable[Outgoing], metadata: Mapping[str, str]) ->
     temporary = temporary_path(path)
     _writing.add(temporary)
     try:
-        with open_temporary(temporary) as file, ThreadPoolExecutor(1) as pool:
+        with open_temporary(temporary) as file:
             write_header(file, header)
-            checksums = [write_array(file, array, pool) for array in ordered]
+            checksums = [write_array(file, array) for array in ordered]
             write_checksums(file, header, checksums)
             sync(file)
         put_in_place(temporary, path)
@@ -196,30 +197,46 @@ def write_header(file: Any, header: bytes) -> None:
     file.write(header)
 
 
-def write_array(file: Any, array: Outgoing, pool: ThreadPoolExecutor) -> int:
+def write_array(file: Any, array: Outgoing) -> int:
     """Write the numbers of an array, and return their checksum."""
     data = _bytes_of(array.read())
-    if data.nbytes != array.nbytes:
-        raise ValueError(f"{array.name} has {data.nbytes} bytes, not {array.nbytes}")
     if data.nbytes < _ON_A_THREAD:
         file.write(data)
         return zlib.crc32(data)
-    checksum = _checksum_beside(pool, data)
+    checksum = _beside(zlib.crc32, data)
     try:
         file.write(data)
     finally:
-        result = checksum.result()  # nothing may hold the numbers after this
+        result = checksum()  # nothing may hold the numbers after this
     return result
 
 
-def _checksum_beside(pool: ThreadPoolExecutor, data: Any) -> "Future[int]":
-    """Return a checksum to come, computed on another thread if there may be one."""
+def _beside(work: Callable[[Any], _T], data: Any) -> Callable[[], _T]:
+    """Return a function that returns what comes of work done on another thread."""
+    done: list[tuple[Any, BaseException | None]] = []
+
+    def run() -> None:
+        try:
+            done.append((work(data), None))
+        except BaseException as error:  # noqa: BLE001  # raised where it is asked for
+            done.append((None, error))
+
+    # A thread, and no pool of them: that of concurrent.futures cannot be made any more
+    # when an atexit function saves.
+    thread = threading.Thread(target=run, name="purestate checksum")
     try:
-        return pool.submit(zlib.crc32, data)
-    except RuntimeError:  # the interpreter is about to end
-        made: Future[int] = Future()
-        made.set_result(zlib.crc32(data))
-        return made
+        thread.start()
+    except RuntimeError:  # the interpreter ends, and starts no thread
+        return functools.partial(work, data)
+
+    def result() -> Any:
+        thread.join()
+        value, error = done[0]
+        if error is not None:
+            raise error
+        return value
+
+    return result
 
 
 def _bytes_of(array: np.ndarray[Any, Any]) -> Any:
@@ -393,32 +410,30 @@ class File:
             CorruptFileError: the bytes are not those that were written.
         """
         wanted = sorted((self.entries[n] for n in set(names)), key=lambda e: e.begin)
-        with ThreadPoolExecutor(1) as pool:
-            waiting: Sequence[tuple[Entry, Any, Future[int] | None]] = ()
-            for run in _runs(wanted):
-                begin = run[0].begin
-                data = self.bytes_at(self._begin + begin, run[-1].end - begin)
-                parts = [(e, data[e.begin - begin : e.end - begin]) for e in run]
-                coming = [
-                    (e, part, _checksum_beside(pool, part) if _is_long(e) else None)
-                    for e, part in parts
-                ]
-                yield from self._checked(waiting)
-                waiting = coming
-                del data, parts, coming
-            yield from self._checked(waiting)
+        waiting: Callable[[], list[tuple[str, Any]]] = list
+        for run in _runs(wanted):
+            begin, end = run[0].begin, run[-1].end
+            data = self.bytes_at(self._begin + begin, end - begin)
+            parts = [(e, data[e.begin - begin : e.end - begin]) for e in run]
+            # One run is checked while the next one is read.
+            if end - begin >= _ON_A_THREAD:
+                coming = _beside(self._checked, parts)
+            else:
+                coming = functools.partial(self._checked, parts)
+            del data, parts
+            yield from waiting()
+            waiting = coming
+            del coming
+        yield from waiting()
 
-    def _checked(
-        self, parts: Sequence[tuple[Entry, Any, "Future[int] | None"]]
-    ) -> Iterator[tuple[str, Any]]:
-        for entry, data, checksum in parts:
-            found = zlib.crc32(data) if checksum is None else checksum.result()
-            if found != entry.checksum:
+    def _checked(self, parts: list[tuple[Entry, Any]]) -> list[tuple[str, Any]]:
+        for entry, data in parts:
+            if zlib.crc32(data) != entry.checksum:
                 raise self._damage(
                     f"is damaged: the bytes of {entry.name} do not have the checksum "
                     f"that they were saved with. Use an earlier file"
                 )
-            yield entry.name, data
+        return [(entry.name, data) for entry, data in parts]
 
 
 def _entries(content: dict[str, Any], checksums: str) -> dict[str, Entry]:
@@ -458,10 +473,6 @@ def _runs(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
 
 def _length(entry: Entry) -> int:
     return entry.end - entry.begin
-
-
-def _is_long(entry: Entry) -> bool:
-    return _length(entry) >= _ON_A_THREAD
 
 
 def unaligned(size: int) -> Any:

@@ -15,6 +15,7 @@ from purestate._saving.file import File, local_path, stored_as
 from purestate._saving.fit import ALLOW, Fit, Spot
 from purestate._saving.place import fetch
 from purestate._saving.saved import Leaf, Saved, copied, saved_tree
+from purestate._schema.marks import is_state_class
 from purestate._schema.text import root_name
 from purestate.errors import LoadError, LoadWarning
 
@@ -170,6 +171,11 @@ def _fitted(
 ) -> Any:
     if isinstance(like, Packed):
         return pack(_fitted(saved, like.unpack(), allowed, sharding, name))
+    if isinstance(like, type) and not is_state_class(like):
+        raise TypeError(
+            f"like is the class {like.__name__}: give a State class, an instance, or "
+            f"a container of these."
+        )
     fit = Fit(allowed)
     try:
         make = fit.tree(saved, like, Spot(sharding=sharding))

@@ -15,7 +15,7 @@ from purestate._saving.file import unaligned
 from purestate._saving.saved import Leaf, wrapped
 from purestate._schema.marks import held_by, is_state
 
-_BATCH = 1 << 26  # bytes that are handed to the devices at once
+_BATCH = 1 << 25  # bytes that are handed to the devices at once
 _weak = jax.jit(weakly_typed)
 
 

@@ -64,11 +64,12 @@ def prepare(
     target = file.local_path(path, SaveError.address)
     _check_extra(extra, "extra")
     found = describe(state)
-    elsewhere = [name for name, x in found.arrays.items() if not _is_here(x)]
-    if elsewhere:
-        raise SaveError.elsewhere(type(state).__name__, elsewhere)
-    if jax.process_index() != 0:
-        return lambda: None
+    if jax.process_count() > 1:
+        elsewhere = [name for name, x in found.arrays.items() if not _is_here(x)]
+        if elsewhere:
+            raise SaveError.elsewhere(type(state).__name__, elsewhere)
+        if jax.process_index() != 0:
+            return lambda: None
     manifest = found.manifest() if extra is None else found.manifest(extra=extra)
     made = _copies(found.arrays) if copy else found.arrays
     arrays = [_outgoing(name, array) for name, array in made.items()]
@@ -154,6 +155,8 @@ def _numbers(array: Any) -> np.ndarray[Any, Any]:
         return array
     if is_key(array):
         array = jax.random.key_data(array)
+    if _is_on_cpu(array.sharding):
+        return _on_host(array)
     if array.is_fully_replicated:
         return _on_host(array.addressable_data(0))
     made = np.empty(array.shape, array.dtype)
@@ -166,7 +169,12 @@ def _numbers(array: Any) -> np.ndarray[Any, Any]:
 def _on_host(array: Any) -> np.ndarray[Any, Any]:
     # A jax array keeps what numpy had to copy from it, for as long as it lives: only a
     # view of memory of the CPU is not kept.
-    (device,) = array.devices()
-    if device.platform == "cpu" and number_name(array.dtype) not in _NARROW:
+    if _is_on_cpu(array.sharding) and number_name(array.dtype) not in _NARROW:
         return np.asarray(array)
     return np.asarray(jnp.copy(array))
+
+
+@functools.lru_cache(maxsize=64)
+def _is_on_cpu(sharding: Any) -> bool:
+    """Return whether an array lies on one device, whose memory numpy can view."""
+    return [device.platform for device in sharding.device_set] == ["cpu"]

@@ -145,6 +145,17 @@ class Saved(dict[Any, Any]):
         width = max((len(name) for name, _ in rows), default=0)
         return "\n".join([head, *(f"  {name:<{width}}  {text}" for name, text in rows)])
 
+    def __purestate_shown__(self) -> tuple[str, dict[str, Any]]:
+        """Return what `ps.summary` shows: a name, and the parts by step."""
+        name = self.name.rpartition(":")[2] or self.kind
+        if self.kind == "state":
+            return name, {f".{x}": self[x] for x in self if x in self.data}
+        if self.kind == "namedtuple":
+            return name, {f".{x}": part for x, part in self.items()}
+        if self.kind == "tree":  # its keys are steps
+            return name, dict(self)
+        return name, {f"[{x!r}]": part for x, part in self.items()}
+
     def __repr__(self) -> str:
         return f"<Saved {self.name or self.kind}: {', '.join(map(str, self))}>"
 
