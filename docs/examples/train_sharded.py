@@ -19,6 +19,7 @@ import socket
 import subprocess
 import sys
 import time
+from typing import Any
 
 import jax
 import numpy as np
@@ -108,10 +109,13 @@ def resume(folder, abstract, places):
     if not steps:
         return None
     path = folder / str(max(steps))
-    manifest = ocp.metadata(path).custom_metadata["purestate"]
+    metadata: Any = ocp.metadata(path).custom_metadata
     say(f"going on from step {max(steps)}")
     return ps.from_dict(
-        manifest, abstract, lambda wanted: ocp.load(path, wanted), sharding=places
+        metadata["purestate"],
+        abstract,
+        lambda wanted: ocp.load(path, wanted),
+        sharding=places,
     )
 
 

@@ -64,9 +64,11 @@ def shardings(
     ...     b: jax.Array
     >>> mesh = jax.make_mesh((1,), ("data",))
     >>> net = Net(w=jnp.ones((4, 2)), b=jnp.ones(2))
-    >>> split = ps.shardings(net, mesh, rules={"embed": "data"})
-    >>> [tuple(sharding.spec) for sharding in jax.tree.leaves(split)]
-    [('data', None), ()]
+    >>> places = ps.shardings(net, mesh, rules={"embed": "data"})
+    >>> places.w == jax.NamedSharding(mesh, P("data", None))
+    True
+    >>> places.b == jax.NamedSharding(mesh, P())
+    True
     """
     return shardings_for("ps.shardings", state, mesh, rules, batch)
 
