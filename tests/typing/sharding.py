@@ -16,6 +16,7 @@ def split(path: str, leaf: Any) -> P | None:
 
 
 class Net(ps.State):
+    # Nor here.
     w: Array = ps.field(spec=P("data", None))  # error[mypy]
     b: Array = ps.field(spec=split, default=0.0)
     ema: Array = ps.field(spec="w", default_factory=lambda: jnp.ones(3))
