@@ -500,3 +500,29 @@ def test_a_copy_of_what_was_saved_still_reads(path):
     found = copy.copy(ps.load(path))
 
     np.testing.assert_array_equal(train().w, found["w"])
+
+
+@pytest.mark.skipif(not hasattr(os, "preadv"), reason="this system has one position")
+def test_a_file_is_read_without_its_position_which_forks_share(path):
+    opened = File(os.fspath(path))
+    shared = os.dup(opened._handle.fileno())  # as a process that was forked has it
+    os.lseek(shared, 5, os.SEEK_SET)
+
+    found = dict(opened.read(opened.entries))
+
+    assert [*opened.entries] == [*found]
+    assert 5 == os.lseek(shared, 0, os.SEEK_CUR)
+    os.close(shared)
+
+
+@pytest.mark.parametrize("has_preadv", [True, False])
+def test_a_file_is_read_in_as_many_pieces_as_the_system_likes(
+    path, monkeypatch, has_preadv
+):
+    if has_preadv and hasattr(os, "preadv"):
+        preadv = os.preadv
+        monkeypatch.setattr(os, "preadv", lambda f, to, at: preadv(f, [to[0][:7]], at))
+    else:
+        monkeypatch.delattr(os, "preadv", raising=False)
+
+    assert train() == ps.load(path, Train)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import purestate as ps
+from purestate._saving import file
 from purestate.errors import ConsumedStateError, LoadError, PersistError, SaveError
 from tests.helpers import exactly, python
 
@@ -112,12 +113,16 @@ def test_a_tracer_is_refused(path):
     )
 
 
-@pytest.mark.parametrize("path", ["gs://b/x", "s3://bucket/run/8.safetensors"])
+ADDRESSES = ["gs://b/x", "s3://bucket/run/8.safetensors", pathlib.Path("gs://b/x")]
+
+
+@pytest.mark.parametrize("path", ADDRESSES)
 def test_an_address_is_refused(path):
+    text = str(path)
     with pytest.raises(
         SaveError,
         match=exactly(
-            f"ps.save writes to a file system, and {path!r} is an address: save there "
+            f"ps.save writes to a file system, and {text!r} is an address: save there "
             f"with orbax (docs/saving.md), or copy the file after."
         ),
     ):
@@ -125,7 +130,7 @@ def test_an_address_is_refused(path):
     with pytest.raises(
         LoadError,
         match=exactly(
-            f"ps.load reads from a file system, and {path!r} is an address: copy the "
+            f"ps.load reads from a file system, and {text!r} is an address: copy the "
             f"file first, or load with orbax and ps.from_dict (docs/saving.md)."
         ),
     ):
@@ -189,6 +194,104 @@ def test_a_folder_of_that_name_stays(path):
         ps.save(path, Net(w=1))
 
     assert ["t.safetensors"] == os.listdir(path.parent)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("nowhere/t.safetensors", "No such file or directory"),
+        ("folder", "Is a directory"),
+        ("new/", "Is a directory"),
+        ("a" * 300, "File name too long"),
+    ],
+    ids=["no folder", "a folder", "a name that ends with a slash", "a long name"],
+)
+def test_an_error_of_the_system_names_the_path_that_was_given(path, name, text):
+    path.with_name("folder").mkdir()
+    given = os.path.join(path.parent, name)
+
+    with pytest.raises(OSError, match=exactly(f": {given!r}")[1:]) as error:
+        ps.save(given, Net(w=jnp.ones(3)))
+
+    assert text == error.value.strerror
+    assert ["folder"] == os.listdir(path.parent)
+
+
+def test_no_path_at_all_is_refused():
+    with pytest.raises(FileNotFoundError, match=r": ''$"):
+        ps.save("", Net(w=1))
+
+
+@pytest.mark.parametrize("letter", ["a", "\N{SNOWMAN}"])
+def test_a_long_name_does(path, letter):
+    count = 240 // len(letter.encode())
+    path = path.with_name(letter * count)
+
+    ps.save(path, Net(w=1))
+    ps.save(path, Net(w=2))
+
+    assert 2 == ps.load(path, Net).w
+    assert [path] == list(path.parent.iterdir())
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_is_neither_replaced_nor_waited_for(path):
+    os.mkfifo(path)
+
+    with pytest.raises(
+        SaveError,
+        match=exactly(
+            f"{path} is no regular file, and ps.save would put one in its place: give "
+            f"another path."
+        ),
+    ):
+        ps.save(path, Net(w=1))
+    with pytest.raises(
+        LoadError,
+        match=exactly(
+            f"{path} is no regular file, and ps.load reads here and there: copy what "
+            f"it yields to a file first."
+        ),
+    ):
+        ps.load(path)
+
+    assert path.is_fifo()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links and modes are others on Windows")
+@pytest.mark.parametrize("is_there", [True, False], ids=["a file", "nothing"])
+def test_a_link_stays_and_what_it_leads_to_is_written(path, is_there):
+    target = path.parent / "scratch" / "big.safetensors"
+    target.parent.mkdir()
+    path.symlink_to("scratch/big.safetensors")
+    if is_there:
+        ps.save(target, Net(w=1))
+
+    ps.save(path, Net(w=2))
+
+    assert path.is_symlink()
+    assert 2 == ps.load(target, Net).w
+    assert [target] == list(target.parent.iterdir())
+    assert {path, target.parent} == {*path.parent.iterdir()}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links and modes are others on Windows")
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o666])
+def test_a_file_that_is_replaced_keeps_its_mode(path, mode, monkeypatch):
+    ps.save(path, Net(w=1))
+    path.chmod(mode)
+    modes, sync = [], file.sync
+
+    def looking(opened):
+        modes.append(os.fstat(opened.fileno()).st_mode & 0o777)
+        sync(opened)
+
+    monkeypatch.setattr(file, "sync", looking)
+    ps.save(path, Net(w=2))
+
+    assert [mode] == modes
+    assert mode == path.stat().st_mode & 0o777
+    assert 2 == ps.load(path, Net).w
 
 
 # --- memory -----------------------------------------------------------------------------

@@ -239,11 +239,13 @@ def _dataclass(body: Any, inner: Any, classes: Any) -> Any:
     cls: Any = find_class(name, classes)
     if cls is None or not dataclasses.is_dataclass(cls):
         raise _Unmakeable
+    # Compared before anything is made, and set past `setattr`: a name in a file must
+    # not reach the setter of a property.
+    if [f.name for f in dataclasses.fields(cls)] != [*fields]:
+        raise _Unmakeable
     made: Any = object.__new__(cls)  # type: ignore[arg-type]
-    for field, part in fields.items():
-        object.__setattr__(made, field, inner(part))
-    names = [f.name for f in dataclasses.fields(cls)]
-    if names != [*fields] or not _is_plain_dataclass(cls, made):
+    getattr(made, "__dict__", {}).update((n, inner(part)) for n, part in fields.items())
+    if not _is_plain_dataclass(cls, made):
         raise _Unmakeable
     return made
 

@@ -40,6 +40,14 @@ class SaveError(PersistError, TypeError):
         )
 
     @classmethod
+    def irregular(cls, path: str) -> "SaveError":
+        """Return the error for a pipe or a device, which a file would replace."""
+        return cls(
+            f"{path} is no regular file, and ps.save would put one in its place: give "
+            f"another path."
+        )
+
+    @classmethod
     def extra(cls, place: str, kind: str) -> "SaveError":
         """Return the error for an `extra` that would not come back as it is."""
         return cls(
@@ -108,6 +116,14 @@ class LoadError(PersistError, ValueError):
         return cls(
             f"ps.load reads from a file system, and {path!r} is an address: copy the "
             f"file first, or load with orbax and ps.from_dict (docs/saving.md)."
+        )
+
+    @classmethod
+    def irregular(cls, path: str) -> "LoadError":
+        """Return the error for a pipe or a device, which has no places to read at."""
+        return cls(
+            f"{path} is no regular file, and ps.load reads here and there: copy what "
+            f"it yields to a file first."
         )
 
     @classmethod
