@@ -2,7 +2,6 @@
 
 import json
 import os
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar, overload
 
@@ -17,6 +16,7 @@ from purestate._saving.place import fetch
 from purestate._saving.saved import Leaf, Saved, copied, saved_tree
 from purestate._schema.text import root_name
 from purestate.errors import LoadError, LoadWarning
+from purestate.errors._base import warn_caller
 
 _S = TypeVar("_S")
 _Path = str | os.PathLike[str]
@@ -80,7 +80,7 @@ def load(
     >>> saved["x"], saved.extra
     (f32[], {'epoch': 3})
     """
-    allowed = _allowed(allow)
+    allowed = allowed_words(allow)
     if not isinstance(source, str | bytes | os.PathLike):
         if like is None:
             raise TypeError(
@@ -141,7 +141,7 @@ def from_dict(
         LoadError: something does not fit; all differences are listed.
         ValueError: a word in `allow` that is not one of its four.
     """
-    allowed = _allowed(allow)
+    allowed = allowed_words(allow)
     try:
         saved = saved_tree(manifest, _Arrays(leaves))
     except LoadError:
@@ -154,15 +154,20 @@ def from_dict(
 _MANIFEST = "the manifest"
 
 
-def _allowed(allow: str | Iterable[str]) -> frozenset[str]:
-    words = frozenset((allow,) if isinstance(allow, str) else allow)
-    for word in words:
+def allowed_words(allow: str | Iterable[str]) -> frozenset[str]:
+    """Return `allow=` as a set.
+
+    Raises:
+        ValueError: something else than the four words.
+    """
+    known = f"{', '.join(map(repr, ALLOW[:-1]))} or {ALLOW[-1]!r}"
+    words = (allow,) if isinstance(allow, str) else allow
+    if not isinstance(words, Iterable):
+        raise ValueError(f"allow={allow!r}: give {known}, or several of them.")
+    for word in (words := [*words]):
         if word not in ALLOW:
-            known = ", ".join(map(repr, ALLOW[:-1]))
-            raise ValueError(
-                f"allow={word!r}: give {known} or {ALLOW[-1]!r}, or several of them."
-            )
-    return words
+            raise ValueError(f"allow={word!r}: give {known}, or several of them.")
+    return frozenset(words)
 
 
 def _fitted(
@@ -185,11 +190,11 @@ def _fitted(
             needs_instance=fit.needs_instance,
         )
     if fit.defaults:
-        warnings.warn(
-            f"{name} has no {', '.join(fit.defaults)}: the defaults of the class are "
-            f"used.",
-            LoadWarning,
-            stacklevel=3,
+        warn_caller(
+            LoadWarning(
+                f"{name} has no {', '.join(fit.defaults)}: the defaults of the class "
+                f"are used."
+            )
         )
     fetch(fit.wants)
     try:
@@ -205,8 +210,8 @@ def _name_of(part: Any) -> str:
         return part.source.name
     if isinstance(part, Saved):
         return part.path
-    inner = part.values() if isinstance(part, dict) else part
-    if isinstance(inner, Iterable) and not isinstance(inner, str):
+    if isinstance(part, dict | list | tuple):  # no arrays, which are long
+        inner = part.values() if isinstance(part, dict) else part
         return next(filter(None, map(_name_of, inner)), "")
     return ""
 
