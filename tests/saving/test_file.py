@@ -4,6 +4,7 @@ import contextlib
 import copy
 import json
 import os
+import pickle
 import struct
 import zlib
 from typing import Any
@@ -479,27 +480,96 @@ def test_arrays_of_all_sizes_come_back(tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
-def test_a_file_is_closed_when_nothing_needs_it(path):
+def is_open(path):
     folder = "/proc/self/fd"
     if not os.path.isdir(folder):
         pytest.skip("this system does not list open files")
+    links = [os.path.join(folder, name) for name in os.listdir(folder)]
+    return str(path) in [os.readlink(f) for f in links if os.path.lexists(f)]
 
-    def is_open():
-        links = [os.path.join(folder, name) for name in os.listdir(folder)]
-        return str(path) in [os.readlink(f) for f in links if os.path.lexists(f)]
 
+def test_a_file_is_closed_when_nothing_needs_it(path):
     found = ps.load(path)
-    assert is_open()
+    assert is_open(path)
     del found
-    assert not is_open()
+    assert not is_open(path)
     ps.load(path, Train)
-    assert not is_open()
+    assert not is_open(path)
 
 
-def test_a_copy_of_what_was_saved_still_reads(path):
-    found = copy.copy(ps.load(path))
+@pytest.mark.parametrize("like", [None, Opt])
+def test_a_file_that_could_not_be_loaded_is_closed(path, like):
+    def change(header, manifest):
+        if like is None:
+            manifest["root"]["data"]["w"]["kind"] = "unknown"
+
+    forge(path, change)
+
+    with pytest.raises(LoadError) as error:
+        ps.load(path, like)
+
+    assert not is_open(path)
+    assert error.value.__traceback__ is not None  # and with it what was there
+
+
+def test_a_file_is_closed_on_demand(path):
+    with ps.load(path) as saved:
+        np.testing.assert_array_equal(train().w, saved["w"])
+        assert is_open(path)
+
+    assert not is_open(path)
+    text = f"{path} was closed: read what is needed before."
+    with pytest.raises(ValueError, match=exactly(text)):
+        np.asarray(saved["w"])
+    saved.close()
+    ps.Saved({}, "state").close()
+    arrays, manifest = ps.to_dict(train())
+    assert train() == ps.from_dict(manifest, Train, arrays)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_a_copy_of_what_was_saved_still_reads(path, copied):
+    found = copied(ps.load(path))
 
     np.testing.assert_array_equal(train().w, found["w"])
+    assert train() == ps.load(found, Train)
+
+
+def test_what_was_saved_cannot_be_pickled_and_says_so(path):
+    found = ps.load(path)
+    text = (
+        f"what ps.load({str(path)!r}) returned reads its arrays from an open file, and "
+        f"cannot be pickled: hand on the path, or numpy.asarray of an array."
+    )
+
+    for part in (found, found["w"], found["opt"]):
+        with pytest.raises(TypeError, match=exactly(text)):
+            pickle.dumps(part)
+
+
+def test_an_array_in_a_file_can_be_computed_with(path):
+    w, numbers = ps.load(path)["w"], np.asarray(train().w)
+    count = ps.load(path)["opt"]["count"]
+
+    for result, expected in [
+        (w * 2, numbers * 2),
+        (2 - w, 2 - numbers),
+        (w @ w[0], numbers @ numbers[0]),
+        (-w, -numbers),
+        (w == 3, numbers == 3),
+        (np.exp(w), np.exp(numbers)),
+        (np.sum(w), np.sum(numbers)),
+        (w[1, 1:], numbers[1, 1:]),
+        (np.stack([*w]), numbers),
+    ]:
+        assert result.dtype == expected.dtype
+        np.testing.assert_array_equal(result, expected)
+    assert (7, 7.0) == (int(count), float(count))
+    text = "a Leaf has no T, and numpy.asarray(leaf).T reads it first"
+    with pytest.raises(AttributeError, match=exactly(text)):
+        _ = w.T
+    with pytest.raises(AttributeError, match=exactly("a Leaf has no extra")):
+        _ = w.extra
 
 
 @pytest.mark.skipif(not hasattr(os, "preadv"), reason="this system has one position")

@@ -1,7 +1,9 @@
 """What a save refuses, what it leaves behind, and what it keeps hold of."""
 
+import enum
 import os
 import pathlib
+import re
 import sys
 
 import jax
@@ -31,10 +33,8 @@ def path(tmp_path):
     return tmp_path / "t.safetensors"
 
 
-END = (
-    "\nA file holds arrays, numbers, strings and containers of them. Declare "
-    "configuration with ps.static()."
-)
+HOLDS = "\nA file holds arrays, numbers, strings and containers of them."
+END = f"{HOLDS} Declare configuration with ps.static()."
 
 
 def function(x):
@@ -82,12 +82,25 @@ def test_a_leaf_that_a_file_cannot_hold_is_refused(path, value, text):
         ps.to_dict(Train(w=value))
 
 
+STATIC = ("a builtin", "a class")  # what a static field may hold
+
+
+@pytest.mark.parametrize(("kind", "row"), REFUSED.items(), ids=REFUSED)
+def test_static_is_offered_for_what_may_be_static(path, kind, row):
+    with pytest.raises(SaveError) as error:
+        ps.save(path, Train(w=row[0]))
+
+    assert str(error.value).endswith(END if kind in STATIC else HOLDS)
+    with pytest.raises(SaveError, match=f"{re.escape(HOLDS)}$"):
+        ps.save(path, row[0])
+
+
 def test_a_donated_array_is_refused(path):
     w = jnp.ones(3)
     jax.jit(lambda x: x + 1, donate_argnums=0)(w)
 
     with pytest.raises(
-        SaveError, match=exactly(f"cannot save Train:\n  net.w was donated{END}")
+        SaveError, match=exactly(f"cannot save Train:\n  net.w was donated{HOLDS}")
     ):
         ps.save(path, Train(w=1, net=Net(w=w)))
 
@@ -109,7 +122,7 @@ def test_a_tracer_is_refused(path):
         jax.jit(step)(Net(w=jnp.ones(3)))
 
     assert str(error.value) == (
-        f"cannot save Net:\n  w is a tracer: save outside of jit{END}"
+        f"cannot save Net:\n  w is a tracer: save outside of jit{HOLDS}"
     )
 
 
@@ -162,6 +175,74 @@ def test_an_extra_that_would_come_back_as_something_else_is_refused(path, extra,
         ps.save(path, Net(w=1), extra=extra)
 
     assert not path.exists()
+
+
+def nested(depth, around):
+    found = 1
+    for _ in range(depth):
+        found = around(found)
+    return found
+
+
+AROUND = {
+    "lists": lambda x: [x],
+    "dicts": lambda x: {"a": x},
+    "tuples": lambda x: (x,),
+    "States": lambda x: Net(w=x),
+}
+
+
+@pytest.mark.parametrize("around", AROUND.values(), ids=AROUND)
+def test_what_can_be_saved_can_be_loaded_however_deep(path, around):
+    class Box(ps.State):
+        x: object
+
+    state = Box(x=nested(99, around))
+    ps.save(path, state)
+
+    assert state == ps.load(path, Box)
+    assert state == ps.load(path, state)
+    for depth in (100, 330, 5000):
+        with pytest.raises(
+            SaveError,
+            match=r"^x\.\S+\.\.\. is nested deeper than 100, or holds itself: put it "
+            r"into fewer containers\.$",
+        ):
+            ps.save(path, Box(x=nested(depth, around)))
+    assert state == ps.load(path, state)
+
+
+def test_an_extra_that_json_cannot_hold_is_refused(path):
+    itself = {}
+    itself["a"] = [itself]
+    for extra in (itself, nested(330, AROUND["lists"])):
+        with pytest.raises(SaveError, match=r"^extra is nested deeper than 100, or "):
+            ps.save(path, Net(w=1), extra=extra)
+    text = (
+        "extra['n'] is an int of more digits than JSON readers take: give it as a text, "
+        "hex(extra['n']), or hold it in the State."
+    )
+    with pytest.raises(SaveError, match=exactly(text)):
+        ps.save(path, Net(w=1), extra={"n": 10**5000})
+    assert not path.exists()
+
+    extra = {"n": 2**14_000 - 1, "deep": nested(99, AROUND["lists"])}
+    ps.save(path, Net(w=1), extra=extra)
+    assert extra == ps.load(path).extra
+
+
+def test_an_axis_of_a_mesh_may_have_any_name(path):
+    class Axis(enum.Enum):
+        DATA = 1
+
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), (Axis.DATA,))
+    for part in (Axis.DATA, (Axis.DATA,)):
+        spec = jax.sharding.PartitionSpec(part)
+        w = jax.device_put(jnp.ones(3), jax.sharding.NamedSharding(mesh, spec))
+
+        ps.save(path, Net(w=w))
+
+        assert (jnp.ones(3) == ps.load(path, Net).w).all()
 
 
 def test_the_errors_have_one_base():

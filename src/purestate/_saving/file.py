@@ -466,6 +466,8 @@ class File:
 
     def bytes_at(self, begin: int, size: int) -> Any:
         """Return bytes of the file, in memory that jax copies."""
+        if self._handle.closed:
+            raise ValueError(f"{self.path} was closed: read what is needed before.")
         made = unaligned(size)
         view = memoryview(made)
         while view:

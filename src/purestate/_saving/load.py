@@ -90,14 +90,17 @@ def load(
         part = copied(source)
         return _fitted(part, like, allowed, sharding, _name_of(part))
     opened = _OpenFile(local_path(source, LoadError.address))
-    with opened.file.describing():
-        saved = saved_tree(opened.manifest(), opened)
-    if like is None:
-        return saved
+    is_kept = False
     try:
+        with opened.file.describing():
+            saved = saved_tree(opened.manifest(), opened)
+        is_kept = like is None
+        if is_kept:
+            return saved
         return _fitted(saved, like, allowed, sharding, opened.name)
     finally:
-        opened.file.close()
+        if not is_kept:
+            opened.close()
 
 
 @overload
@@ -138,10 +141,13 @@ def from_dict(
         sharding: as for `ps.load`.
 
     Raises:
-        LoadError: something does not fit; all differences are listed.
+        LoadError: something does not fit; all differences are listed. Or `leaves` are
+            no arrays by name.
         ValueError: a word in `allow` that is not one of its four.
     """
     allowed = allowed_words(allow)
+    if not (isinstance(leaves, Mapping) or callable(leaves)):
+        raise LoadError.no_leaves(leaves)
     try:
         saved = saved_tree(manifest, _Arrays(leaves))
     except LoadError:
@@ -223,6 +229,18 @@ class _OpenFile:
         self.name = path
         self.file = File(path)
 
+    def __deepcopy__(self, memo: Any) -> "_OpenFile":
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"what ps.load({self.name!r}) returned reads its arrays from an open file, "
+            f"and cannot be pickled: hand on the path, or numpy.asarray of an array."
+        )
+
+    def close(self) -> None:
+        self.file.close()
+
     def manifest(self) -> Any:
         text = self.file.metadata.get("purestate")
         if text is None:
@@ -256,6 +274,9 @@ class _Arrays:
     def check(self, leaf: Leaf) -> None:
         """Nothing is known of them before they are asked for."""
 
+    def close(self) -> None:
+        """Nothing is open."""
+
     def read(
         self, leaves: list[Leaf], shardings: list[Any]
     ) -> Iterator[tuple[Leaf, Any]]:
@@ -267,11 +288,16 @@ class _Arrays:
             for leaf, sharding in zip(leaves, shardings, strict=True)
             if leaf.size
         }
-        found = self._leaves(wanted) if callable(self._leaves) else self._leaves
+        found: Any = self._leaves
+        if not isinstance(found, Mapping):
+            found = found(wanted)
+        if not isinstance(found, Mapping):
+            raise LoadError.no_leaves(found)
+        given = {name: _given_text(found.get(name)) for name in wanted}
         problems = [
-            f"{name}: {_type_text(found.get(name))} given, {_type_text(want)} expected"
+            f"{name}: {given[name]} given, {_type_text(want)} expected"
             for name, want in wanted.items()
-            if _type_text(found.get(name)) != _type_text(want)
+            if given[name] != _type_text(want)
         ]
         if problems:
             raise LoadError.unfit("leaves", self.name, problems)
@@ -291,7 +317,15 @@ def _wanted(leaf: Leaf, sharding: Any) -> Any:
     return untyped_jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
 
+def _given_text(array: Any) -> str:
+    if array is None:
+        return "nothing"
+    # An abstract array has a type, and no numbers.
+    is_array = hasattr(array, "dtype") and not isinstance(
+        array, untyped_jax.ShapeDtypeStruct
+    )
+    return _type_text(array) if is_array else f"a {type(array).__name__}"
+
+
 def _type_text(array: Any) -> str:
-    if array is None or not hasattr(array, "dtype"):
-        return "nothing" if array is None else f"a {type(array).__name__}"
     return f"{array.dtype}{list(array.shape)}"
