@@ -1,5 +1,6 @@
 """`ps.Checkpoints`: which files there are, and what comes back from them."""
 
+import inspect
 import os
 import platform
 import threading
@@ -218,8 +219,12 @@ def test_a_file_that_does_not_fit_is_not_passed_over(tmp_path):
 
     with pytest.raises(
         LoadError, match=r"Train\.w: shape \(4,\) in the file, \(3,\) e"
-    ):
+    ) as error:
         saves.resume(make())
+    frames = inspect.getinnerframes(error.tb)
+    (saved,) = (f.frame.f_locals["saved"] for f in frames if f.function == "resume")
+    with pytest.raises(ValueError, match="was closed"):
+        np.asarray(saved["w"])
 
 
 def test_resume_takes_the_options_of_load(tmp_path):

@@ -167,8 +167,8 @@ class Checkpoints:
         for step in reversed(steps):
             path, saved = self.path(step), None
             try:
-                saved = load(path)
-                state = load(saved, like, allow=allowed, sharding=sharding)
+                with load(path) as saved:
+                    state = load(saved, like, allow=allowed, sharding=sharding)
             except FileNotFoundError:
                 if saved is not None:  # of a `__migrate__`
                     raise

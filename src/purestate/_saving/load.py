@@ -1,5 +1,6 @@
 """`ps.load` and `ps.from_dict`: from a file, or from arrays by name, to a State."""
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -90,17 +91,14 @@ def load(
         part = copied(source)
         return _fitted(part, like, allowed, sharding, _name_of(part))
     opened = _OpenFile(local_path(source, LoadError.address))
-    is_kept = False
-    try:
+    with contextlib.ExitStack() as at_the_end:
+        at_the_end.callback(opened.close)
         with opened.file.describing():
             saved = saved_tree(opened.manifest(), opened)
-        is_kept = like is None
-        if is_kept:
+        if like is None:
+            at_the_end.pop_all()
             return saved
         return _fitted(saved, like, allowed, sharding, opened.name)
-    finally:
-        if not is_kept:
-            opened.close()
 
 
 @overload

@@ -237,14 +237,19 @@ def _namedtuple(body: Any, inner: Any, classes: Any) -> Any:
 def _dataclass(body: Any, inner: Any, classes: Any) -> Any:
     name, fields = body
     cls: Any = find_class(name, classes)
-    if cls is None or not dataclasses.is_dataclass(cls):
+    bases = getattr(cls, "__mro__", ())
+    if not dataclasses.is_dataclass(cls):
         raise _Unmakeable
-    # Compared before anything is made, and set past `setattr`: a name in a file must
-    # not reach the setter of a property.
+    # Nothing is set that may be a property, whose setter would run.
     if [f.name for f in dataclasses.fields(cls)] != [*fields]:
         raise _Unmakeable
     made: Any = object.__new__(cls)  # type: ignore[arg-type]
-    getattr(made, "__dict__", {}).update((n, inner(part)) for n, part in fields.items())
+    for field, part in fields.items():
+        held = next((c.__dict__[field] for c in bases if field in c.__dict__), None)
+        is_slot = isinstance(held, types.MemberDescriptorType)
+        if hasattr(type(held), "__set__") and not is_slot:
+            raise _Unmakeable
+        object.__setattr__(made, field, inner(part))
     if not _is_plain_dataclass(cls, made):
         raise _Unmakeable
     return made
