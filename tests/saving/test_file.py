@@ -565,6 +565,7 @@ def test_an_array_in_a_file_can_be_computed_with(path):
         assert result.dtype == expected.dtype
         np.testing.assert_array_equal(result, expected)
     assert (7, 7.0) == (int(count), float(count))
+    assert {w: 1}[w]
     text = "a Leaf has no T, and numpy.asarray(leaf).T reads it first"
     with pytest.raises(AttributeError, match=exactly(text)):
         _ = w.T

@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import sys
+import tempfile
 
 import jax
 import jax.numpy as jnp
@@ -56,6 +57,13 @@ def test_all_that_cannot_be_saved_is_listed_and_nothing_is_written(path):
     assert [] == os.listdir(path.parent)
 
 
+def a_leaf():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "t.safetensors")
+        ps.save(path, Net(w=jnp.ones(3)))
+        return ps.load(path)["w"]
+
+
 REFUSED = {
     "a text array": (np.array(["a"]), "has dtype <U1"),
     "a date": (np.array(["2020"], "datetime64[s]"), "has dtype datetime64[s]"),
@@ -68,6 +76,7 @@ REFUSED = {
     "a class": (int, "holds an object of type type"),
     "a set": ({1}, "holds an object of type set"),
     "a shape": (jax.ShapeDtypeStruct((2,), jnp.float32), "holds an object of type ShapeDtypeStruct"),
+    "an array in a file": (a_leaf(), "holds an object of type Leaf"),
     "a key that is a function": ({function: 1}, "is a dict with the key "),
 }  # fmt: skip
 

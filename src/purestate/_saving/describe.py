@@ -179,8 +179,8 @@ class _Walk:
             )
             self._problem(path, f"holds {what}")
             # Static values are hashable, and not what stands for an array.
-            is_hashable = type(value).__hash__ is not None
-            if path and is_hashable and not isinstance(value, jax.ShapeDtypeStruct):
+            is_like_array = hasattr(value, "shape") and hasattr(value, "dtype")
+            if path and type(value).__hash__ is not None and not is_like_array:
                 self.may_be_static = True
             return None
         self._foreign += 1
