@@ -1,5 +1,7 @@
 """`ps.Checkpoints`: which files there are, and what comes back from them."""
 
+import inspect
+import os
 import platform
 import threading
 
@@ -107,12 +109,107 @@ def test_a_state_may_be_a_container_or_packed(tmp_path):
         assert name == saves.extra
 
 
-@pytest.mark.parametrize("like", [Train, jax.eval_shape(make)])
-def test_nothing_starts_with_a_class_or_an_abstract_state(tmp_path, like):
+NO_STARTS = {
+    "a class": Train,
+    "an abstract state": jax.eval_shape(make),
+    "a function": make,
+    "a list of classes": [Train],
+    "a dict of classes": {"a": Train},
+}
+
+
+@pytest.mark.parametrize("like", NO_STARTS.values(), ids=NO_STARTS)
+def test_nothing_starts_with_what_is_no_state(tmp_path, like):
     text = f"{tmp_path} holds no checkpoint: give resume the state to start with."
 
     with pytest.raises(LoadError, match=exactly(text)):
         ps.Checkpoints(tmp_path).resume(like)
+
+
+@pytest.mark.parametrize("has_files", [False, True])
+def test_resume_checks_its_arguments_where_there_is_no_file_too(tmp_path, has_files):
+    saves = ps.Checkpoints(tmp_path)
+    if has_files:
+        saves.save(1, make())
+
+    text = "resume(None): give the state to start with."
+    with pytest.raises(TypeError, match=exactly(text)):
+        saves.resume(None)
+    with pytest.raises(ValueError, match="allow='foo': give 'cast', "):
+        saves.resume(make(), allow="foo")
+    with pytest.raises(ValueError, match="allow=None: give 'cast', "):
+        saves.resume(make(), allow=None)
+
+
+def test_extra_is_none_when_no_file_was_found(tmp_path):
+    saves = ps.Checkpoints(tmp_path)
+    saves.save(1, make(), extra={"at": 1})
+    saves.resume(make())
+    saves.path(1).unlink()
+
+    saves.resume(make())
+
+    assert saves.extra is None
+
+
+def test_the_warning_of_a_default_names_the_line_that_resumes(tmp_path):
+    class Train(ps.State):
+        w: jax.Array
+
+    saves = ps.Checkpoints(tmp_path)
+    saves.save(1, Train(w=jnp.zeros(3)))
+
+    class Train(ps.State):
+        w: jax.Array
+        n: int = 1
+
+    with pytest.warns(LoadWarning, match=r"has no Train\.n") as warned:
+        saves.resume(Train)
+
+    assert [__file__] == [warning.filename for warning in warned]
+
+
+def test_a_file_that_another_program_removes_meanwhile_is_passed_over(
+    tmp_path, monkeypatch
+):
+    saves = ps.Checkpoints(tmp_path)
+    saves.save(1, make(seed=1))
+    listdir = os.listdir
+    gone = "00000002.safetensors"
+    monkeypatch.setattr(os, "listdir", lambda folder: [*listdir(folder), gone])
+
+    assert (make(seed=1), 1) == saves.resume(make())
+
+
+def test_a_file_that_a_migration_misses_is_an_error(tmp_path):
+    class Train(ps.State):
+        w: jax.Array
+
+    saves = ps.Checkpoints(tmp_path)
+    saves.save(1, Train(w=jnp.zeros(3)))
+
+    class Train(ps.State, version=1):
+        w: jax.Array
+
+        @staticmethod
+        def __migrate__(saved, version):
+            raise FileNotFoundError("a table")
+
+    with pytest.raises(FileNotFoundError, match="a table"):
+        saves.resume(Train)
+
+
+def test_a_program_may_change_its_folder(tmp_path, monkeypatch):
+    (tmp_path / "else").mkdir()
+    monkeypatch.chdir(tmp_path)
+    saves = ps.Checkpoints("run")
+    saves.save(1, make())
+
+    monkeypatch.chdir("else")
+    saves.save(2, make())
+
+    assert [1, 2] == saves.steps
+    assert tmp_path / "run" == saves.directory
 
 
 def test_a_file_that_does_not_fit_is_not_passed_over(tmp_path):
@@ -122,8 +219,12 @@ def test_a_file_that_does_not_fit_is_not_passed_over(tmp_path):
 
     with pytest.raises(
         LoadError, match=r"Train\.w: shape \(4,\) in the file, \(3,\) e"
-    ):
+    ) as error:
         saves.resume(make())
+    frames = inspect.getinnerframes(error.tb)
+    (saved,) = (f.frame.f_locals["saved"] for f in frames if f.function == "resume")
+    with pytest.raises(ValueError, match="was closed"):
+        np.asarray(saved["w"])
 
 
 def test_resume_takes_the_options_of_load(tmp_path):

@@ -290,9 +290,14 @@ def test_another_thread_saves_and_takes_no_signals(tmp_path, handlers):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 @pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_process_that_the_block_forked_ends_as_without_the_block(tmp_path):
+@pytest.mark.parametrize("order", ["a", "aa", "ab", "aba"])
+def test_a_process_that_a_block_forked_ends_as_without_it(tmp_path, order):
+    objects = {name: ps.Checkpoints(tmp_path / name) for name in order}
     read, write = os.pipe()
-    with ps.Checkpoints(tmp_path) as saves:
+    with contextlib.ExitStack() as blocks:
+        for name in order:
+            blocks.enter_context(objects[name])
+        saves = objects["a"]
         child = os.fork()
         if not child:
             try:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import platform
 import shutil
 import signal
@@ -194,6 +195,71 @@ def test_files_of_living_processes_and_of_other_machines_stay(tmp_path, by):
         ps.Checkpoints(tmp_path).save(1, box(1))
 
     assert sorted([*stays, name]) == sorted(os.listdir(tmp_path))
+
+
+def of_another_container(path):
+    """Return a temporary path of a process that is alive where we cannot see it."""
+    folder, name = os.path.split(path)
+    return os.path.join(folder, f".{name}.tmp-{platform.node()}-{2**22 + 1}-01234567")
+
+
+def test_a_file_that_another_container_writes_is_not_swept(path):
+    temporary = of_another_container(path)
+
+    with file.open_temporary(temporary):
+        ps.save(path, box(2))
+        assert os.path.exists(temporary)
+    ps.save(path, box(3))
+
+    assert [path] == list(path.parent.iterdir())
+
+
+def test_a_file_is_locked_until_it_is_in_place(path, monkeypatch):
+    put_in_place = file.put_in_place
+
+    def swept_before(*paths):
+        file.sweep(os.fspath(path.parent), ".*")
+        put_in_place(*paths)
+
+    monkeypatch.setattr(file, "temporary_path", of_another_container)
+    monkeypatch.setattr(file, "put_in_place", swept_before)
+    ps.save(path, box(2))
+
+    assert 2 == version_of(path)
+
+
+def test_a_file_that_is_swept_before_it_is_locked_is_made_again(path, monkeypatch):
+    lock, calls = file._lock, []
+
+    def late(descriptor):
+        if not calls:
+            (stray,) = path.parent.glob(".*")
+            stray.unlink()
+        calls.append(descriptor)
+        return lock(descriptor)
+
+    monkeypatch.setattr(file, "_lock", late)
+    ps.save(path, box(2))
+
+    assert 2 == len(calls)
+    assert 2 == version_of(path)
+
+
+def test_where_no_file_can_be_locked_saves_go_on_and_none_is_swept(path, monkeypatch):
+    class Locks:
+        LOCK_EX = LOCK_NB = 0
+
+        def flock(self, *_):
+            raise OSError(95, "Operation not supported")
+
+    stray = pathlib.Path(of_another_container(path))
+    stray.touch()
+    monkeypatch.setattr(file, "_fcntl", Locks())
+
+    ps.save(path, box(2))
+
+    assert 2 == version_of(path)
+    assert {path, stray} == {*path.parent.iterdir()}
 
 
 def test_readers_see_whole_files_while_they_are_replaced(path):

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import json
 import os
+import pickle
 import struct
 import zlib
 from typing import Any
@@ -490,27 +491,59 @@ def test_arrays_of_all_sizes_come_back(tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
-def test_a_file_is_closed_when_nothing_needs_it(path):
+def is_open(path):
     folder = "/proc/self/fd"
     if not os.path.isdir(folder):
         pytest.skip("this system does not list open files")
+    links = [os.path.join(folder, name) for name in os.listdir(folder)]
+    return str(path) in [os.readlink(f) for f in links if os.path.lexists(f)]
 
-    def is_open():
-        links = [os.path.join(folder, name) for name in os.listdir(folder)]
-        return str(path) in [os.readlink(f) for f in links if os.path.lexists(f)]
 
+def test_a_file_is_closed_when_nothing_needs_it(path):
     found = ps.load(path)
-    assert is_open()
+    assert is_open(path)
     del found
-    assert not is_open()
+    assert not is_open(path)
     ps.load(path, Train)
-    assert not is_open()
+    assert not is_open(path)
 
 
-def test_a_copy_of_what_was_saved_still_reads(path):
-    found = copy.copy(ps.load(path))
+@pytest.mark.parametrize("like", [None, Opt])
+def test_a_file_that_could_not_be_loaded_is_closed(path, like):
+    def change(header, manifest):
+        if like is None:
+            manifest["root"]["data"]["w"]["kind"] = "unknown"
+
+    forge(path, change)
+
+    with pytest.raises(LoadError) as error:
+        ps.load(path, like)
+
+    assert not is_open(path)
+    assert error.value.__traceback__ is not None  # and with it what was there
+
+
+def test_a_file_is_closed_on_demand(path):
+    with ps.load(path) as saved:
+        np.testing.assert_array_equal(train().w, saved["w"])
+        assert is_open(path)
+
+    assert not is_open(path)
+    text = f"{path} was closed: read what is needed before."
+    with pytest.raises(ValueError, match=exactly(text)):
+        np.asarray(saved["w"])
+    saved.close()
+    ps.Saved({}, "state").close()
+    arrays, manifest = ps.to_dict(train())
+    assert train() == ps.from_dict(manifest, Train, arrays)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_a_copy_of_what_was_saved_still_reads(path, copied):
+    found = copied(ps.load(path))
 
     np.testing.assert_array_equal(train().w, found["w"])
+    assert train() == ps.load(found, Train)
 
 
 def test_a_file_that_is_cut_off_while_it_is_open_is_found(path):
@@ -541,3 +574,67 @@ def test_a_file_is_written_and_read_while_the_interpreter_ends(tmp_path):
     )
 
     assert "saved" in done.stdout, done.stderr
+
+
+def test_what_was_saved_cannot_be_pickled_and_says_so(path):
+    found = ps.load(path)
+    text = (
+        f"what ps.load({str(path)!r}) returned reads its arrays from an open file, and "
+        f"cannot be pickled: hand on the path, or numpy.asarray of an array."
+    )
+
+    for part in (found, found["w"], found["opt"]):
+        with pytest.raises(TypeError, match=exactly(text)):
+            pickle.dumps(part)
+
+
+def test_an_array_in_a_file_can_be_computed_with(path):
+    w, numbers = ps.load(path)["w"], np.asarray(train().w)
+    count = ps.load(path)["opt"]["count"]
+
+    for result, expected in [
+        (w * 2, numbers * 2),
+        (2 - w, 2 - numbers),
+        (w @ w[0], numbers @ numbers[0]),
+        (-w, -numbers),
+        (w == 3, numbers == 3),
+        (np.exp(w), np.exp(numbers)),
+        (np.sum(w), np.sum(numbers)),
+        (w[1, 1:], numbers[1, 1:]),
+        (np.stack([*w]), numbers),
+    ]:
+        assert result.dtype == expected.dtype
+        np.testing.assert_array_equal(result, expected)
+    assert (7, 7.0) == (int(count), float(count))
+    assert {w: 1}[w]
+    text = "a Leaf has no T, and numpy.asarray(leaf).T reads it first"
+    with pytest.raises(AttributeError, match=exactly(text)):
+        _ = w.T
+    with pytest.raises(AttributeError, match=exactly("a Leaf has no extra")):
+        _ = w.extra
+
+
+@pytest.mark.skipif(not hasattr(os, "preadv"), reason="this system has one position")
+def test_a_file_is_read_without_its_position_which_forks_share(path):
+    opened = File(os.fspath(path))
+    shared = os.dup(opened._handle.fileno())  # as a process that was forked has it
+    os.lseek(shared, 5, os.SEEK_SET)
+
+    found = dict(opened.read(opened.entries))
+
+    assert [*opened.entries] == [*found]
+    assert 5 == os.lseek(shared, 0, os.SEEK_CUR)
+    os.close(shared)
+
+
+@pytest.mark.parametrize("has_preadv", [True, False])
+def test_a_file_is_read_in_as_many_pieces_as_the_system_likes(
+    path, monkeypatch, has_preadv
+):
+    if has_preadv and hasattr(os, "preadv"):
+        preadv = os.preadv
+        monkeypatch.setattr(os, "preadv", lambda f, to, at: preadv(f, [to[0][:7]], at))
+    else:
+        monkeypatch.delattr(os, "preadv", raising=False)
+
+    assert train() == ps.load(path, Train)

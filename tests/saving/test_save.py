@@ -1,8 +1,11 @@
 """What a save refuses, what it leaves behind, and what it keeps hold of."""
 
+import enum
 import os
 import pathlib
+import re
 import sys
+import tempfile
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +13,7 @@ import numpy as np
 import pytest
 
 import purestate as ps
+from purestate._saving import file
 from purestate.errors import ConsumedStateError, LoadError, PersistError, SaveError
 from tests.helpers import exactly, python
 
@@ -30,10 +34,8 @@ def path(tmp_path):
     return tmp_path / "t.safetensors"
 
 
-END = (
-    "\nA file holds arrays, numbers, strings and containers of them. Declare "
-    "configuration with ps.static()."
-)
+HOLDS = "\nA file holds arrays, numbers, strings and containers of them."
+END = f"{HOLDS} Declare configuration with ps.static()."
 
 
 def function(x):
@@ -55,6 +57,13 @@ def test_all_that_cannot_be_saved_is_listed_and_nothing_is_written(path):
     assert [] == os.listdir(path.parent)
 
 
+def a_leaf():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "t.safetensors")
+        ps.save(path, Net(w=jnp.ones(3)))
+        return ps.load(path)["w"]
+
+
 REFUSED = {
     "a text array": (np.array(["a"]), "has dtype <U1"),
     "a date": (np.array(["2020"], "datetime64[s]"), "has dtype datetime64[s]"),
@@ -67,6 +76,7 @@ REFUSED = {
     "a class": (int, "holds an object of type type"),
     "a set": ({1}, "holds an object of type set"),
     "a shape": (jax.ShapeDtypeStruct((2,), jnp.float32), "holds an object of type ShapeDtypeStruct"),
+    "an array in a file": (a_leaf(), "holds an object of type Leaf"),
     "a key that is a function": ({function: 1}, "is a dict with the key "),
 }  # fmt: skip
 
@@ -81,12 +91,25 @@ def test_a_leaf_that_a_file_cannot_hold_is_refused(path, value, text):
         ps.to_dict(Train(w=value))
 
 
+STATIC = ("a builtin", "a class")  # what a static field may hold
+
+
+@pytest.mark.parametrize(("kind", "row"), REFUSED.items(), ids=REFUSED)
+def test_static_is_offered_for_what_may_be_static(path, kind, row):
+    with pytest.raises(SaveError) as error:
+        ps.save(path, Train(w=row[0]))
+
+    assert str(error.value).endswith(END if kind in STATIC else HOLDS)
+    with pytest.raises(SaveError, match=f"{re.escape(HOLDS)}$"):
+        ps.save(path, row[0])
+
+
 def test_a_donated_array_is_refused(path):
     w = jnp.ones(3)
     jax.jit(lambda x: x + 1, donate_argnums=0)(w)
 
     with pytest.raises(
-        SaveError, match=exactly(f"cannot save Train:\n  net.w was donated{END}")
+        SaveError, match=exactly(f"cannot save Train:\n  net.w was donated{HOLDS}")
     ):
         ps.save(path, Train(w=1, net=Net(w=w)))
 
@@ -108,16 +131,20 @@ def test_a_tracer_is_refused(path):
         jax.jit(step)(Net(w=jnp.ones(3)))
 
     assert str(error.value) == (
-        f"cannot save Net:\n  w is a tracer: save outside of jit{END}"
+        f"cannot save Net:\n  w is a tracer: save outside of jit{HOLDS}"
     )
 
 
-@pytest.mark.parametrize("path", ["gs://b/x", "s3://bucket/run/8.safetensors"])
+ADDRESSES = ["gs://b/x", "s3://bucket/run/8.safetensors", pathlib.Path("gs://b/x")]
+
+
+@pytest.mark.parametrize("path", ADDRESSES)
 def test_an_address_is_refused(path):
+    text = str(path)
     with pytest.raises(
         SaveError,
         match=exactly(
-            f"ps.save writes to a file system, and {path!r} is an address: save there "
+            f"ps.save writes to a file system, and {text!r} is an address: save there "
             f"with orbax (docs/saving.md), or copy the file after."
         ),
     ):
@@ -125,7 +152,7 @@ def test_an_address_is_refused(path):
     with pytest.raises(
         LoadError,
         match=exactly(
-            f"ps.load reads from a file system, and {path!r} is an address: copy the "
+            f"ps.load reads from a file system, and {text!r} is an address: copy the "
             f"file first, or load with orbax and ps.from_dict (docs/saving.md)."
         ),
     ):
@@ -159,6 +186,74 @@ def test_an_extra_that_would_come_back_as_something_else_is_refused(path, extra,
     assert not path.exists()
 
 
+def nested(depth, around):
+    found = 1
+    for _ in range(depth):
+        found = around(found)
+    return found
+
+
+AROUND = {
+    "lists": lambda x: [x],
+    "dicts": lambda x: {"a": x},
+    "tuples": lambda x: (x,),
+    "States": lambda x: Net(w=x),
+}
+
+
+@pytest.mark.parametrize("around", AROUND.values(), ids=AROUND)
+def test_what_can_be_saved_can_be_loaded_however_deep(path, around):
+    class Box(ps.State):
+        x: object
+
+    state = Box(x=nested(99, around))
+    ps.save(path, state)
+
+    assert state == ps.load(path, Box)
+    assert state == ps.load(path, state)
+    for depth in (100, 330, 5000):
+        with pytest.raises(
+            SaveError,
+            match=r"^x\.\S+\.\.\. is nested deeper than 100, or holds itself: put it "
+            r"into fewer containers\.$",
+        ):
+            ps.save(path, Box(x=nested(depth, around)))
+    assert state == ps.load(path, state)
+
+
+def test_an_extra_that_json_cannot_hold_is_refused(path):
+    itself = {}
+    itself["a"] = [itself]
+    for extra in (itself, nested(330, AROUND["lists"])):
+        with pytest.raises(SaveError, match=r"^extra is nested deeper than 100, or "):
+            ps.save(path, Net(w=1), extra=extra)
+    text = (
+        "extra['n'] is an int of more digits than JSON readers take: give it as a text, "
+        "hex(extra['n']), or hold it in the State."
+    )
+    with pytest.raises(SaveError, match=exactly(text)):
+        ps.save(path, Net(w=1), extra={"n": 10**5000})
+    assert not path.exists()
+
+    extra = {"n": 2**14_000 - 1, "deep": nested(99, AROUND["lists"])}
+    ps.save(path, Net(w=1), extra=extra)
+    assert extra == ps.load(path).extra
+
+
+def test_an_axis_of_a_mesh_may_have_any_name(path):
+    class Axis(enum.Enum):
+        DATA = 1
+
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), (Axis.DATA,))
+    for part in (Axis.DATA, (Axis.DATA,)):
+        spec = jax.sharding.PartitionSpec(part)
+        w = jax.device_put(jnp.ones(3), jax.sharding.NamedSharding(mesh, spec))
+
+        ps.save(path, Net(w=w))
+
+        assert (jnp.ones(3) == ps.load(path, Net).w).all()
+
+
 def test_the_errors_have_one_base():
     assert issubclass(SaveError, PersistError)
     assert issubclass(SaveError, TypeError)
@@ -189,6 +284,104 @@ def test_a_folder_of_that_name_stays(path):
         ps.save(path, Net(w=1))
 
     assert ["t.safetensors"] == os.listdir(path.parent)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("nowhere/t.safetensors", "No such file or directory"),
+        ("folder", "Is a directory"),
+        ("new/", "Is a directory"),
+        ("a" * 300, "File name too long"),
+    ],
+    ids=["no folder", "a folder", "a name that ends with a slash", "a long name"],
+)
+def test_an_error_of_the_system_names_the_path_that_was_given(path, name, text):
+    path.with_name("folder").mkdir()
+    given = os.path.join(path.parent, name)
+
+    with pytest.raises(OSError, match=exactly(f": {given!r}")[1:]) as error:
+        ps.save(given, Net(w=jnp.ones(3)))
+
+    assert text == error.value.strerror
+    assert ["folder"] == os.listdir(path.parent)
+
+
+def test_no_path_at_all_is_refused():
+    with pytest.raises(FileNotFoundError, match=r": ''$"):
+        ps.save("", Net(w=1))
+
+
+@pytest.mark.parametrize("letter", ["a", "\N{SNOWMAN}"])
+def test_a_long_name_does(path, letter):
+    count = 240 // len(letter.encode())
+    path = path.with_name(letter * count)
+
+    ps.save(path, Net(w=1))
+    ps.save(path, Net(w=2))
+
+    assert 2 == ps.load(path, Net).w
+    assert [path] == list(path.parent.iterdir())
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_is_neither_replaced_nor_waited_for(path):
+    os.mkfifo(path)
+
+    with pytest.raises(
+        SaveError,
+        match=exactly(
+            f"{path} is no regular file, and ps.save would put one in its place: give "
+            f"another path."
+        ),
+    ):
+        ps.save(path, Net(w=1))
+    with pytest.raises(
+        LoadError,
+        match=exactly(
+            f"{path} is no regular file, and ps.load reads here and there: copy what "
+            f"it yields to a file first."
+        ),
+    ):
+        ps.load(path)
+
+    assert path.is_fifo()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links and modes are others on Windows")
+@pytest.mark.parametrize("is_there", [True, False], ids=["a file", "nothing"])
+def test_a_link_stays_and_what_it_leads_to_is_written(path, is_there):
+    target = path.parent / "scratch" / "big.safetensors"
+    target.parent.mkdir()
+    path.symlink_to("scratch/big.safetensors")
+    if is_there:
+        ps.save(target, Net(w=1))
+
+    ps.save(path, Net(w=2))
+
+    assert path.is_symlink()
+    assert 2 == ps.load(target, Net).w
+    assert [target] == list(target.parent.iterdir())
+    assert {path, target.parent} == {*path.parent.iterdir()}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links and modes are others on Windows")
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o666])
+def test_a_file_that_is_replaced_keeps_its_mode(path, mode, monkeypatch):
+    ps.save(path, Net(w=1))
+    path.chmod(mode)
+    modes, sync = [], file.sync
+
+    def looking(opened):
+        modes.append(os.fstat(opened.fileno()).st_mode & 0o777)
+        sync(opened)
+
+    monkeypatch.setattr(file, "sync", looking)
+    ps.save(path, Net(w=2))
+
+    assert [mode] == modes
+    assert mode == path.stat().st_mode & 0o777
+    assert 2 == ps.load(path, Net).w
 
 
 # --- memory -----------------------------------------------------------------------------

@@ -959,3 +959,81 @@ def test_only_what_is_needed_is_asked_for_and_only_when_all_fits():
     assert 1 == len(asked)
     assert ((4,), jnp.float32) == (asked[0]["w"].shape, asked[0]["w"].dtype)
     assert type(asked[0]["n"]) is np.ndarray
+
+
+# --- what is given in place of arrays, of a path, of a word ------------------------------
+
+
+class Two(ps.State):
+    w: Array
+    b: Array
+
+
+def two():
+    return Two(w=W, b=W[:2])
+
+
+LEAVES = {
+    "nothing": (None, "NoneType"),
+    "a list": ([W], "list"),
+    "a function of nothing": (lambda wanted: None, "NoneType"),
+    "a function of a list": (lambda wanted: [W], "list"),
+}
+
+
+@pytest.mark.parametrize(("leaves", "kind"), LEAVES.values(), ids=LEAVES)
+def test_arrays_that_have_no_names_are_refused(leaves, kind):
+    _, manifest = ps.to_dict(two())
+    text = (
+        f"leaves= takes the arrays by name, as ps.to_dict returned them, or a function "
+        f"that returns such a mapping; this is of type {kind}."
+    )
+
+    with pytest.raises(LoadError, match=exactly(text)):
+        ps.from_dict(manifest, Two, leaves)
+
+
+@pytest.mark.parametrize("like", [Two, two()], ids=["class", "instance"])
+def test_arrays_without_numbers_are_refused_by_name(like):
+    _, manifest = ps.to_dict(two())
+
+    with pytest.raises(LoadError) as error:
+        ps.from_dict(manifest, like, lambda wanted: wanted)
+
+    assert str(error.value).splitlines()[1:] == [
+        "  w: a ShapeDtypeStruct given, float32[4] expected",
+        "  b: a ShapeDtypeStruct given, float32[2] expected",
+    ]
+
+
+def test_arrays_that_are_missing_are_named():
+    arrays, manifest = ps.to_dict(two())
+    del arrays["w"]
+
+    with pytest.raises(LoadError) as error:
+        ps.from_dict(manifest, Two, arrays)
+
+    assert str(error.value).splitlines()[1:] == [
+        "  w: nothing given, float32[4] expected"
+    ]
+
+
+@pytest.mark.parametrize("allow", [None, 3])
+def test_a_word_in_allow_that_is_none_is_an_error(path, allow):
+    text = (
+        f"allow={allow!r}: give 'cast', 'drop', 'keep' or 'static', or several of them."
+    )
+
+    with pytest.raises(ValueError, match=exactly(text)):
+        ps.load(path, Two, allow=allow)
+
+
+def test_parts_may_be_loaded_next_to_arrays(path, monkeypatch):
+    ps.save(path, two())
+    part = {"z": np.ones(()), "w": ps.load(path)["w"], "y": np.ones(1000)}
+    like = {"z": np.zeros(()), "w": W, "y": np.ones(1000)}
+
+    found = ps.load(part, like)
+
+    assert (found["w"] == W).all()
+    assert 1 == found["z"]

@@ -234,6 +234,27 @@ def test_the_parts_of_what_holds_a_callable_are_compared(tmp_path):
         assert not agree(encode(one), encode(other)), (one, other)
 
 
+@dataclasses.dataclass(frozen=True)
+class Guarded:
+    depth: int
+
+    @property
+    def trap(self):
+        return 0
+
+    @trap.setter
+    def trap(self, value):
+        raise SystemExit("a file has run a setter")
+
+
+@pytest.mark.parametrize("names", [["trap"], ["depth", "trap"], ["trap", "depth"]])
+def test_a_file_does_not_reach_a_setter(names):
+    fields = dict.fromkeys(names, 1)
+
+    assert isinstance(decode({"dataclass": [f"{__name__}:Guarded", fields]}), Recorded)
+    assert Guarded(1) == decode(encode(Guarded(1)))
+
+
 def test_of_other_objects_only_the_name_is_compared():
     assert agree(encode(Plain(1)), encode(Plain(2)))
     assert agree(encode(Holder(1).method), encode(Holder(2).method))

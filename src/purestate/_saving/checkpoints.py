@@ -15,15 +15,15 @@ import sys
 import threading
 import time
 import types
-import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import jax
 
+from purestate._saving.describe import describe
 from purestate._saving.file import local_path, sweep
-from purestate._saving.load import load
+from purestate._saving.load import allowed_words, load
 from purestate._saving.save import prepare
 from purestate.errors import (
     CorruptFileError,
@@ -32,6 +32,7 @@ from purestate.errors import (
     PersistError,
     SaveError,
 )
+from purestate.errors._base import warn_caller
 
 if TYPE_CHECKING:
     from typing import Self
@@ -61,8 +62,9 @@ class Checkpoints:
             the end of the `with` block.
 
     Attributes:
-        directory: where the files are.
-        extra: what was saved beside the state that `resume` returned.
+        directory: where the files are, as an absolute path.
+        extra: what was saved beside the state that `resume` returned; None if there was
+            no file.
 
     Raises:
         PersistError: several processes, which signals reach at different steps.
@@ -100,7 +102,9 @@ class Checkpoints:
                 f"keep={keep!r}: give how many files to keep, 1 or more, or None for "
                 f"all."
             )
-        self.directory = pathlib.Path(local_path(directory, SaveError.address))
+        # Absolute: a program may change its folder while it runs.
+        place = os.path.abspath(local_path(directory, SaveError.address))
+        self.directory = pathlib.Path(place)
         self.extra: Any = None
         self._steps, self._seconds = _interval(every)
         self._keep = keep
@@ -148,34 +152,43 @@ class Checkpoints:
         Raises:
             LoadError: the newest whole file does not fit `like`, or there is no file
                 and `like` is no state to start with.
+            TypeError: `like` is None.
+            ValueError: a word in `allow` that `ps.load` does not know.
 
         Warns:
             LoadWarning: a file is damaged, and the one before it was taken.
         """
         self.wait()
+        allowed = allowed_words(allow)
+        self.extra = None
+        if like is None:
+            raise TypeError("resume(None): give the state to start with.")
         steps = self.steps
         for step in reversed(steps):
+            path, saved = self.path(step), None
             try:
-                saved = load(self.path(step))
-                state = load(saved, like, allow=allow, sharding=sharding)
+                with load(path) as saved:
+                    state = load(saved, like, allow=allowed, sharding=sharding)
+            except FileNotFoundError:
+                if saved is not None:  # of a `__migrate__`
+                    raise
+                continue  # another program has removed the file since
             except CorruptFileError as error:
                 way = "Going back to the checkpoint before it."
                 if step == steps[0]:
                     way = "There is none before it."
-                text = f"{str(error).rstrip('.')}. {way}"
-                warnings.warn(LoadWarning(text), stacklevel=2)
+                warn_caller(LoadWarning(f"{str(error).rstrip('.')}. {way}"))
                 continue
             self.extra = saved.extra
             self._saved(step)
             return state, step
-        leaves = jax.tree.leaves(like)
-        if isinstance(like, type) or any(
-            isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves
-        ):
+        try:
+            describe(like)
+        except SaveError as error:
             raise LoadError(
                 f"{self.directory} holds no checkpoint: give resume the state to "
                 f"start with."
-            )
+            ) from error
         return like, 0
 
     def offer(self, step: int, state: object, extra: Any = None) -> None:
@@ -296,7 +309,9 @@ class Checkpoints:
         """Note that the program shall stop; the handler of SIGINT and SIGTERM."""
         if os.getpid() != self._process:
             # A process that the block forked, such as one that loads data.
-            signal.signal(number, self._handlers[-1][number])
+            # What was there before the first block, if several are of this object.
+            before = [taken[number] for taken in self._handlers if number in taken]
+            signal.signal(number, before[0])
             signal.raise_signal(number)
             return
         if number == signal.SIGINT:

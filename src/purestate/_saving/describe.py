@@ -27,6 +27,7 @@ FORMAT = 1
 # A key of the header of a safetensors file that stands for no array.
 _NUMPY = (np.ndarray, np.memmap)  # no others, which hold more than their numbers
 _TAKEN = "__metadata__"
+DEEPEST = 100  # containers in each other, which Python walks through by calls
 
 
 @dataclasses.dataclass
@@ -55,14 +56,16 @@ def describe(tree: Any) -> Description:
         tree: a State, packed or not, or containers of States, arrays and numbers.
 
     Raises:
-        SaveError: leaves that are no arrays, numbers or strings, all of them.
+        SaveError: leaves that are no arrays, numbers or strings, all of them; or a tree
+            that is too deep.
     """
     walk = _Walk()
     root = walk.node(tree, "")
     if walk.problems:
         if isinstance(tree, Packed):
             tree = tree.unpack()
-        raise SaveError.contents(type(tree).__name__, walk.problems)
+        name = type(tree).__name__
+        raise SaveError.contents(name, walk.problems, static=walk.may_be_static)
     return Description(root, walk.arrays)
 
 
@@ -100,6 +103,8 @@ class _Walk:
         self.problems: list[str] = []
         self._names: dict[int, tuple[str, Any]] = {}  # by id, which the array keeps
         self._taken = {_TAKEN}
+        self.may_be_static = False  # whether one of them is a static value elsewhere
+        self._depth = 0
         self._foreign = 0  # classes of other libraries around the current place
 
     def node(self, value: Any, path: str) -> Any:
@@ -108,6 +113,15 @@ class _Walk:
             return {"none": True}
         if isinstance(value, jax.Array) or kind in _NUMPY:
             return self._array(value, path)
+        if self._depth > DEEPEST:
+            raise SaveError.too_deep(f"{path[:40]}...", DEEPEST)
+        self._depth += 1
+        found = self._other_node(value, path)
+        self._depth -= 1
+        return found
+
+    def _other_node(self, value: Any, path: str) -> Any:
+        kind = type(value)
         if is_state(value):
             return self._state(value, path)
         if kind in (list, tuple):
@@ -163,6 +177,10 @@ class _Walk:
                 else f"an object of type {type(value).__name__}"
             )
             self._problem(path, f"holds {what}")
+            # Static values are hashable, and not what stands for an array.
+            is_like_array = hasattr(value, "shape") and hasattr(value, "dtype")
+            if path and type(value).__hash__ is not None and not is_like_array:
+                self.may_be_static = True
             return None
         self._foreign += 1
         children = [
@@ -231,7 +249,14 @@ def _spec(sharding: Any) -> list[Any]:
     """Return how an array lies on a mesh; nothing for one that is not split."""
     if not isinstance(sharding, NamedSharding) or not any(sharding.spec):
         return []
-    return [list(s) if isinstance(s, tuple) else s for s in sharding.spec]
+    return [
+        [*map(_axis, s)] if isinstance(s, tuple) else _axis(s) for s in sharding.spec
+    ]
+
+
+def _axis(name: Any) -> Any:
+    # A mesh takes whatever is hashable for a name. It is only told, not read.
+    return name if name is None or type(name) is str else str(name)
 
 
 def _size(shape: tuple[int, ...]) -> int:

@@ -9,13 +9,16 @@ and of each array. The steps of a write are functions, called by their names her
 
 import contextlib
 import dataclasses
+import errno
 import functools
+import importlib
 import json
 import math
 import os
 import platform
 import re
 import secrets
+import stat
 import struct
 import sys
 import threading
@@ -27,14 +30,17 @@ from typing import Any, TypeVar
 import numpy as np
 
 from purestate._saving.values import number_name
-from purestate.errors import CorruptFileError, LoadError
+from purestate.errors import CorruptFileError, LoadError, SaveError
 
 _T = TypeVar("_T")
+# How files are locked, on all systems but Windows.
+_fcntl: Any = None if os.name == "nt" else importlib.import_module("fcntl")
 _BLOCK = 64  # the header ends at a multiple of this
 _CRC_AT = len('{"__metadata__":{"crc32":"')
 _ALONE = 1 << 18  # bytes from which an array is read by itself
 _RUN = 1 << 22  # bytes of smaller neighbours that are read at once
 _ON_A_THREAD = 1 << 20  # bytes from which a checksum is worth another thread
+_STEM = 128  # bytes of a name that a temporary one begins with: systems take 255
 # What every reader of safetensors knows. Other dtypes are stored as bytes.
 _CODES = {
     "bool": "BOOL",
@@ -86,34 +92,64 @@ def write(path: str, arrays: Iterable[Outgoing], metadata: Mapping[str, str]) ->
     """Write a file, or leave the one that is there as it is.
 
     Args:
-        path: of the file; one that exists is replaced.
+        path: of the file; one that exists is replaced, and its mode kept. Where a link
+            is, the file that it leads to.
         arrays: read one after the other, each when its turn has come.
         metadata: texts by name.
 
     Raises:
         OSError: the file cannot be written.
+        SaveError: something is there that is no file.
     """
+    mode = _mode_of(path)
+    target = os.path.realpath(path) if os.path.islink(path) else path
     # Largest items first: every array begins at a multiple of its item size.
     ordered = sorted(arrays, key=lambda array: -int(array.dtype.itemsize))
     header = header_of(ordered, metadata)
-    folder, name = os.path.split(path)
-    sweep(folder, re.escape(name))
-    temporary = temporary_path(path)
-    _writing.add(temporary)
+    folder, name = os.path.split(target)
+    sweep(folder, re.escape(_stem(name)))
+    temporary = temporary_path(target)
+    held: int | None = None
     try:
-        with open_temporary(temporary) as file:
+        with open_temporary(temporary, mode) as file:
+            # The lock goes with the last descriptor, and shall outlast the renaming.
+            # Windows has no lock, and renames no open file.
+            held = os.dup(file.fileno()) if _fcntl else None
             write_header(file, header)
             checksums = [write_array(file, array) for array in ordered]
             write_checksums(file, header, checksums)
             sync(file)
-        put_in_place(temporary, path)
+        put_in_place(temporary, target)
+    except OSError as error:
+        if error.filename != temporary:
+            raise
+        # Nobody has heard of the temporary name.
+        raise OSError(error.errno, error.strerror, path) from None
     finally:
+        if held is not None:
+            os.close(held)
         remove_temporary(temporary)
-        _writing.discard(temporary)
-    sync_folder(path)
+    sync_folder(target)
 
 
-_writing: set[str] = set()  # temporary files of this process that are in use
+def _mode_of(path: str) -> int | None:
+    """Return the mode of the file that is to be replaced, None if there is none.
+
+    Raises:
+        OSError: the path is that of a folder, or cannot be looked at.
+        SaveError: there is a pipe, or a device.
+    """
+    mode = None
+    if path:
+        with contextlib.suppress(FileNotFoundError):
+            mode = os.stat(path).st_mode
+    is_folder = mode is not None and stat.S_ISDIR(mode)
+    if is_folder or not os.path.basename(path):
+        number = errno.EISDIR if path else errno.ENOENT
+        raise OSError(number, os.strerror(number), path)
+    if mode is not None and not stat.S_ISREG(mode):
+        raise SaveError.irregular(path)
+    return mode
 
 
 def local_path(path: Any, error: Callable[[str], Exception]) -> str:
@@ -124,7 +160,8 @@ def local_path(path: Any, error: Callable[[str], Exception]) -> str:
         TypeError: something that is not a path.
     """
     text = os.fsdecode(path)
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", text):
+    # pathlib makes one slash of two.
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text):
         raise error(text)
     return text
 
@@ -151,11 +188,19 @@ def temporary_path(path: str) -> str:
     """Return where a file is written until it is whole: in the folder of its path."""
     folder, name = os.path.split(path)
     unique = f"{os.getpid()}-{secrets.token_hex(4)}"
-    return os.path.join(folder, f".{name}.tmp-{platform.node()}-{unique}")
+    return os.path.join(folder, f".{_stem(name)}.tmp-{platform.node()}-{unique}")
+
+
+def _stem(name: str) -> str:
+    encoded = os.fsencode(name)
+    return name if len(encoded) <= _STEM else os.fsdecode(encoded[:_STEM])
 
 
 def sweep(folder: str, pattern: str) -> None:
     """Remove what processes of this machine left that died while they wrote.
+
+    A file that is being written is locked. The number of a process alone does not tell:
+    two containers that share a folder may have one host name, and the same numbers.
 
     Args:
         folder: where the files are.
@@ -165,16 +210,14 @@ def sweep(folder: str, pattern: str) -> None:
     own = re.compile(rf"\.(?:{pattern})\.tmp-{host}-(?P<process>\d+)-[0-9a-f]{{8}}")
     with contextlib.suppress(OSError):
         for found in os.listdir(folder or "."):
-            match, stray = own.fullmatch(found), os.path.join(folder, found)
-            if match is None or stray in _writing:
-                continue
-            if not _is_alive(int(match["process"])):
-                remove_temporary(stray)
+            match = own.fullmatch(found)
+            if match is not None and not _is_alive(int(match["process"])):
+                _remove_stray(os.path.join(folder, found))
 
 
 def _is_alive(process: int) -> bool:
     if process == os.getpid():
-        return False  # a process before this one had the same number
+        return False  # another thread, whose file is locked, or one before this one
     if os.name == "nt":
         return True  # there the question below would end it
     try:
@@ -186,9 +229,54 @@ def _is_alive(process: int) -> bool:
     return True
 
 
-def open_temporary(temporary: str) -> Any:
-    """Return a new file."""
-    return open(temporary, "xb", buffering=_RUN)
+def _remove_stray(path: str) -> None:
+    """Remove a file unless it is locked."""
+    with contextlib.suppress(OSError):
+        # To write: what network file systems have for a lock wants that.
+        descriptor = os.open(path, os.O_RDWR)
+        try:
+            if _lock(descriptor):
+                remove_temporary(path)
+        finally:
+            os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool | None:
+    """Return whether a file is locked now: False if another holds it, None if unknown.
+
+    It stays locked until it is closed, or its process is dead.
+    """
+    if _fcntl is None:
+        return None
+    try:
+        _fcntl.flock(descriptor, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None  # a file system without locks, where `sweep` removes nothing
+    return True
+
+
+def open_temporary(temporary: str, mode: int | None = None) -> Any:
+    """Return a new file, which is locked.
+
+    Args:
+        temporary: its path.
+        mode: of the file that it will replace.
+    """
+    rights = 0o666 if mode is None else stat.S_IMODE(mode) & 0o777
+    opener = functools.partial(os.open, mode=rights)
+    while True:
+        file = open(temporary, "xb", buffering=_RUN, opener=opener)  # noqa: SIM115
+        # A sweep may have come before the lock.
+        if _lock(file.fileno()) is not False and os.path.exists(temporary):
+            break
+        file.close()
+        remove_temporary(temporary)
+    if mode is not None:
+        with contextlib.suppress(OSError):  # a file system without modes
+            os.chmod(temporary, rights)
+    return file
 
 
 def write_header(file: Any, header: bytes) -> None:
@@ -323,9 +411,12 @@ class File:
 
         Raises:
             CorruptFileError: it is damaged, or cut off, or no such file at all.
-            LoadError: another program wrote it.
+            LoadError: another program wrote it, or it is no file.
             OSError: there is no such file.
         """
+        mode = os.stat(path).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # of which `open` tells
+            raise LoadError.irregular(path)
         self.path = path
         self._lock = threading.Lock()
         self._handle = open(path, "rb", buffering=0)  # noqa: SIM115
@@ -392,16 +483,25 @@ class File:
 
     def bytes_at(self, begin: int, size: int) -> Any:
         """Return bytes of the file, in memory that jax copies."""
+        if self._handle.closed:
+            raise ValueError(f"{self.path} was closed: read what is needed before.")
         made = unaligned(size)
         view = memoryview(made)
-        with self._lock:
-            self._handle.seek(begin)
-            while view:
-                count = self._handle.readinto(view)
-                if not count:
-                    raise self._damage("was cut off while it was read")
-                view = view[count:]
+        while view:
+            count = self._read_into(view, begin)
+            if not count:
+                raise self._damage("was cut off while it was read")
+            view, begin = view[count:], begin + count
         return made
+
+    def _read_into(self, view: memoryview, at: int) -> int:
+        # A process that was forked shares the descriptor, and with it the position: so
+        # it is neither moved nor used, where the system can do without.
+        if hasattr(os, "preadv"):
+            return os.preadv(self._handle.fileno(), [view], at)
+        with self._lock:
+            self._handle.seek(at)
+            return self._handle.readinto(view)
 
     def read(self, names: Iterable[str]) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
         """Yield arrays as bytes, each with its name, in the order in which they lie.

@@ -1,8 +1,8 @@
 """`ps.load` and `ps.from_dict`: from a file, or from arrays by name, to a State."""
 
+import contextlib
 import json
 import os
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar, overload
 
@@ -18,6 +18,7 @@ from purestate._saving.saved import Leaf, Saved, copied, saved_tree
 from purestate._schema.marks import is_state_class
 from purestate._schema.text import root_name
 from purestate.errors import LoadError, LoadWarning
+from purestate.errors._base import warn_caller
 
 _S = TypeVar("_S")
 _Path = str | os.PathLike[str]
@@ -82,7 +83,7 @@ def load(
     >>> saved["x"], saved.extra
     (f32[], {'epoch': 3})
     """
-    allowed = _allowed(allow)
+    allowed = allowed_words(allow)
     if not isinstance(source, str | bytes | os.PathLike):
         if like is None:
             raise TypeError(
@@ -92,14 +93,14 @@ def load(
         part = copied(source)
         return _fitted(part, like, allowed, sharding, _name_of(part))
     opened = _OpenFile(local_path(source, LoadError.address))
-    with opened.file.describing():
-        saved = saved_tree(opened.manifest(), opened)
-    if like is None:
-        return saved
-    try:
+    with contextlib.ExitStack() as at_the_end:
+        at_the_end.callback(opened.close)
+        with opened.file.describing():
+            saved = saved_tree(opened.manifest(), opened)
+        if like is None:
+            at_the_end.pop_all()
+            return saved
         return _fitted(saved, like, allowed, sharding, opened.name)
-    finally:
-        opened.file.close()
 
 
 @overload
@@ -140,10 +141,13 @@ def from_dict(
         sharding: as for `ps.load`.
 
     Raises:
-        LoadError: something does not fit; all differences are listed.
+        LoadError: something does not fit; all differences are listed. Or `leaves` are
+            no arrays by name.
         ValueError: a word in `allow` that is not one of its four.
     """
-    allowed = _allowed(allow)
+    allowed = allowed_words(allow)
+    if not (isinstance(leaves, Mapping) or callable(leaves)):
+        raise LoadError.no_leaves(leaves)
     try:
         saved = saved_tree(manifest, _Arrays(leaves))
     except LoadError:
@@ -156,15 +160,20 @@ def from_dict(
 _MANIFEST = "the manifest"
 
 
-def _allowed(allow: str | Iterable[str]) -> frozenset[str]:
-    words = frozenset((allow,) if isinstance(allow, str) else allow)
-    for word in words:
+def allowed_words(allow: str | Iterable[str]) -> frozenset[str]:
+    """Return `allow=` as a set.
+
+    Raises:
+        ValueError: something else than the four words.
+    """
+    known = f"{', '.join(map(repr, ALLOW[:-1]))} or {ALLOW[-1]!r}"
+    words = (allow,) if isinstance(allow, str) else allow
+    if not isinstance(words, Iterable):
+        raise ValueError(f"allow={allow!r}: give {known}, or several of them.")
+    for word in (words := [*words]):
         if word not in ALLOW:
-            known = ", ".join(map(repr, ALLOW[:-1]))
-            raise ValueError(
-                f"allow={word!r}: give {known} or {ALLOW[-1]!r}, or several of them."
-            )
-    return words
+            raise ValueError(f"allow={word!r}: give {known}, or several of them.")
+    return frozenset(words)
 
 
 def _fitted(
@@ -192,11 +201,11 @@ def _fitted(
             needs_instance=fit.needs_instance,
         )
     if fit.defaults:
-        warnings.warn(
-            f"{name} has no {', '.join(fit.defaults)}: the defaults of the class are "
-            f"used.",
-            LoadWarning,
-            stacklevel=3,
+        warn_caller(
+            LoadWarning(
+                f"{name} has no {', '.join(fit.defaults)}: the defaults of the class "
+                f"are used."
+            )
         )
     fetch(fit.wants)
     try:
@@ -212,8 +221,8 @@ def _name_of(part: Any) -> str:
         return part.source.name
     if isinstance(part, Saved):
         return part.path
-    inner = part.values() if isinstance(part, dict) else part
-    if isinstance(inner, Iterable) and not isinstance(inner, str):
+    if isinstance(part, dict | list | tuple):  # no arrays, which are long
+        inner = part.values() if isinstance(part, dict) else part
         return next(filter(None, map(_name_of, inner)), "")
     return ""
 
@@ -224,6 +233,18 @@ class _OpenFile:
     def __init__(self, path: str) -> None:
         self.name = path
         self.file = File(path)
+
+    def __deepcopy__(self, memo: Any) -> "_OpenFile":
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"what ps.load({self.name!r}) returned reads its arrays from an open file, "
+            f"and cannot be pickled: hand on the path, or numpy.asarray of an array."
+        )
+
+    def close(self) -> None:
+        self.file.close()
 
     def manifest(self) -> Any:
         text = self.file.metadata.get("purestate")
@@ -258,6 +279,9 @@ class _Arrays:
     def check(self, leaf: Leaf) -> None:
         """Nothing is known of them before they are asked for."""
 
+    def close(self) -> None:
+        """Nothing is open."""
+
     def read(
         self, leaves: list[Leaf], shardings: list[Any]
     ) -> Iterator[tuple[Leaf, Any]]:
@@ -269,11 +293,16 @@ class _Arrays:
             for leaf, sharding in zip(leaves, shardings, strict=True)
             if leaf.size
         }
-        found = self._leaves(wanted) if callable(self._leaves) else self._leaves
+        found: Any = self._leaves
+        if not isinstance(found, Mapping):
+            found = found(wanted)
+        if not isinstance(found, Mapping):
+            raise LoadError.no_leaves(found)
+        given = {name: _given_text(found.get(name)) for name in wanted}
         problems = [
-            f"{name}: {_type_text(found.get(name))} given, {_type_text(want)} expected"
+            f"{name}: {given[name]} given, {_type_text(want)} expected"
             for name, want in wanted.items()
-            if _type_text(found.get(name)) != _type_text(want)
+            if given[name] != _type_text(want)
         ]
         if problems:
             raise LoadError.unfit("leaves", self.name, problems)
@@ -293,7 +322,15 @@ def _wanted(leaf: Leaf, sharding: Any) -> Any:
     return untyped_jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
 
+def _given_text(array: Any) -> str:
+    if array is None:
+        return "nothing"
+    # An abstract array has a type, and no numbers.
+    is_array = hasattr(array, "dtype") and not isinstance(
+        array, untyped_jax.ShapeDtypeStruct
+    )
+    return _type_text(array) if is_array else f"a {type(array).__name__}"
+
+
 def _type_text(array: Any) -> str:
-    if array is None or not hasattr(array, "dtype"):
-        return "nothing" if array is None else f"a {type(array).__name__}"
     return f"{array.dtype}{list(array.shape)}"

@@ -11,12 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from purestate._saving import file
-from purestate._saving.describe import describe, stored_type
+from purestate._saving.describe import DEEPEST, describe, stored_type
 from purestate._saving.values import number_name
 from purestate._schema.leaves import is_key
 from purestate.errors import SaveError
 
 _NARROW = ("int2", "int4", "uint2", "uint4", "float4_e2m1fn")  # less than a byte each
+_LONGEST = 14_000  # bits, which are 4,215 digits: Python writes and reads 4,300
 
 
 def save(path: "str | os.PathLike[str]", state: Any, *, extra: Any = None) -> None:
@@ -128,18 +129,23 @@ def _is_here(array: Any) -> bool:
     )
 
 
-def _check_extra(value: Any, place: str) -> None:
-    """Refuse what JSON would give back as something else."""
-    if value is None or type(value) in (bool, int, float, str):
+def _check_extra(value: Any, place: str, depth: int = 0) -> None:
+    """Refuse what JSON would give back as something else, or not at all."""
+    if value is None or type(value) in (bool, float, str):
         return
-    if type(value) is list:
+    if depth > DEEPEST:
+        raise SaveError.too_deep("extra", DEEPEST)
+    if type(value) is int:
+        if value.bit_length() > _LONGEST:
+            raise SaveError.long(place)
+    elif type(value) is list:
         for i, part in enumerate(value):
-            _check_extra(part, f"{place}[{i}]")
+            _check_extra(part, f"{place}[{i}]", depth + 1)
     elif type(value) is dict:
         for key, part in value.items():
             if type(key) is not str:
                 raise SaveError.extra(f"the key {key!r} of {place}", type(key).__name__)
-            _check_extra(part, f"{place}[{key!r}]")
+            _check_extra(part, f"{place}[{key!r}]", depth + 1)
     else:
         raise SaveError.extra(place, type(value).__name__)
 

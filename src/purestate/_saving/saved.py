@@ -10,7 +10,7 @@ import functools
 import math
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,9 @@ from purestate._inspect.repr import pformat
 from purestate._saving.describe import FORMAT
 from purestate._saving.values import decode, dtype_named, value_text
 from purestate.errors import LoadError
+
+if TYPE_CHECKING:
+    from typing import Self
 
 
 class Source(Protocol):
@@ -35,13 +38,18 @@ class Source(Protocol):
     def check(self, leaf: "Leaf") -> None:
         """Raise an error of any kind if it has no such leaf."""
 
+    def close(self) -> None:
+        """Let go of the file: nothing is read after this."""
+
     def read(self, leaves: list["Leaf"], shardings: list[Any]) -> Iterator[Any]:
         """Yield each leaf with its numbers as they are stored."""
         ...
 
 
-class Leaf:
+class Leaf(np.lib.mixins.NDArrayOperatorsMixin):
     """An array that was saved: `numpy.asarray` and `jnp.asarray` read it.
+
+    So do operators, indices, and the functions of numpy, as if it were its numbers.
 
     Attributes:
         shape: its shape.
@@ -49,6 +57,7 @@ class Leaf:
     """
 
     __slots__ = ("dtype", "impl", "kind", "name", "shape", "source", "stored", "weak")
+    __hash__ = object.__hash__  # it reads the same numbers as long as it is there
 
     def __init__(self, node: Mapping[str, Any], source: Source) -> None:
         """Make a leaf of its description.
@@ -95,6 +104,30 @@ class Leaf:
         ((_, numbers),) = self.source.read([self], [None])
         return np.asarray(numbers, dtype)
 
+    def __array_ufunc__(
+        self, function: Any, method: str, *inputs: Any, **options: Any
+    ) -> Any:
+        numbers = [np.asarray(x) if isinstance(x, Leaf) else x for x in inputs]
+        return getattr(function, method)(*numbers, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        text = f"a Leaf has no {name}"
+        if hasattr(np.ndarray, name):
+            text += f", and numpy.asarray(leaf).{name} reads it first"
+        raise AttributeError(text)
+
+    def __getitem__(self, index: Any) -> Any:
+        return np.asarray(self)[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(np.asarray(self))
+
+    def __float__(self) -> float:
+        return float(np.asarray(self))
+
+    def __int__(self) -> int:
+        return int(np.asarray(self))
+
     def __jax_array__(self) -> Any:
         array = jnp.array(np.asarray(self))
         return array if self.impl is None else wrapped(array, self.impl)
@@ -133,9 +166,24 @@ class Saved(dict[Any, Any]):
         super().__init__(fields)
         self.kind, self.name = kind, name
         self.module = self.path = ""
+        self.source: Source | None = None
         self.version = 0
         self.extra: Any = None
         self.data: dict[str, Any] = {}  # what was saved as data, to tell it from static
+
+    def close(self) -> None:
+        """Close the file, from which no array can be read then; `with` does it, too.
+
+        Without it the file is closed when neither this nor an array of it is left.
+        """
+        if self.source is not None:
+            self.source.close()
+
+    def __enter__(self) -> "Self":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def __str__(self) -> str:
         head = (
@@ -200,7 +248,8 @@ def saved_tree(manifest: Any, source: Source) -> Saved:
         if isinstance(found, dict | list | tuple):
             items = found if isinstance(found, dict) else dict(enumerate(found))
         found = Saved(items, type(found).__name__)
-    found.extra, found.path = manifest.get("extra"), source.name
+    found.extra = manifest.get("extra")
+    found.path, found.source = source.name, source
     return found
 
 
@@ -242,7 +291,7 @@ def _tree(node: Any, source: Source) -> Any:
         found = Saved(data | static, "state", _checked(node["state"], str))
         found.module, found.data = _checked(node["module"], str), data
         found.version = _checked(node["version"], int)
-        found.path = source.name
+        found.path, found.source = source.name, source
         return found
     if "dict" in node:
         pairs = [(decode(k), _tree(part, source)) for k, part in node["dict"]]
@@ -257,7 +306,7 @@ def _tree(node: Any, source: Source) -> Any:
     kind_name = "namedtuple" if "namedtuple" in node else "tree"
     fields = {name: _tree(part, source) for name, part in parts}
     found = Saved(fields, kind_name, _checked(node[kind_name], str))
-    found.path = source.name
+    found.path, found.source = source.name, source
     return found
 
 

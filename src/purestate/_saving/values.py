@@ -237,13 +237,20 @@ def _namedtuple(body: Any, inner: Any, classes: Any) -> Any:
 def _dataclass(body: Any, inner: Any, classes: Any) -> Any:
     name, fields = body
     cls: Any = find_class(name, classes)
-    if cls is None or not dataclasses.is_dataclass(cls):
+    bases = getattr(cls, "__mro__", ())
+    if not dataclasses.is_dataclass(cls):
+        raise _Unmakeable
+    # Nothing is set that may be a property, whose setter would run.
+    if [f.name for f in dataclasses.fields(cls)] != [*fields]:
         raise _Unmakeable
     made: Any = object.__new__(cls)  # type: ignore[arg-type]
     for field, part in fields.items():
+        held = next((c.__dict__[field] for c in bases if field in c.__dict__), None)
+        is_slot = isinstance(held, types.MemberDescriptorType)
+        if hasattr(type(held), "__set__") and not is_slot:
+            raise _Unmakeable
         object.__setattr__(made, field, inner(part))
-    names = [f.name for f in dataclasses.fields(cls)]
-    if names != [*fields] or not _is_plain_dataclass(cls, made):
+    if not _is_plain_dataclass(cls, made):
         raise _Unmakeable
     return made
 

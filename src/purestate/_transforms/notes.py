@@ -27,8 +27,8 @@ from purestate._inspect.key_paths import path_text
 from purestate._schema.marks import is_state, is_state_class
 from purestate._schema.static_values import Unfit, typed
 from purestate._transforms.consumed import was_deleted
-from purestate._transforms.watch import warn_caller
 from purestate.errors import ConsumedStateError, SharedBufferWarning
+from purestate.errors._base import warn_caller
 
 
 def add_notes(

@@ -6,10 +6,7 @@ a retrace is counted, and when what came back can be compared with what went in.
 
 import dataclasses
 import functools
-import sys
 import threading
-import types
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +27,7 @@ from purestate.errors import (
     RetraceWarning,
     StateDriftWarning,
 )
+from purestate.errors._base import warn_caller
 from purestate.errors._text import short
 
 _MANY = 8  # traces after which it is likely that something changes at every call
@@ -212,16 +210,3 @@ def _placed(name: str, change: Difference) -> Difference:
         return change
     path = f"argument {name}{'' if bare else ', '}{change.path}"
     return dataclasses.replace(change, path=path)
-
-
-def warn_caller(warning: Warning) -> None:
-    """Warn at the line of the user's that led here, past our frames and jax's."""
-    depth, frame = 2, sys._getframe(1)  # level 1 is this function itself
-    while frame.f_back is not None and _is_library(frame):
-        depth, frame = depth + 1, frame.f_back
-    warnings.warn(warning, stacklevel=depth)
-
-
-def _is_library(frame: types.FrameType) -> bool:
-    module = str(frame.f_globals.get("__name__", ""))
-    return module.partition(".")[0] in ("purestate", "jax", "contextlib", "functools")

@@ -1,6 +1,9 @@
 """What every error and warning shares: it can be made of facts, or of its text."""
 
 import functools
+import sys
+import types
+import warnings
 from typing import Any
 
 
@@ -38,3 +41,16 @@ class PurestateWarning(UserWarning):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         _accept_text(cls)
+
+
+def warn_caller(warning: Warning) -> None:
+    """Warn at the line of the user's that led here, past our frames and jax's."""
+    depth, frame = 2, sys._getframe(1)  # level 1 is this function itself
+    while frame.f_back is not None and _is_library(frame):
+        depth, frame = depth + 1, frame.f_back
+    warnings.warn(warning, stacklevel=depth)
+
+
+def _is_library(frame: types.FrameType) -> bool:
+    module = str(frame.f_globals.get("__name__", ""))
+    return module.partition(".")[0] in ("purestate", "jax", "contextlib", "functools")

@@ -15,11 +15,30 @@ class SaveError(PersistError, TypeError):
     """Something that a file cannot hold; nothing was written."""
 
     @classmethod
-    def contents(cls, name: str, problems: Sequence[str]) -> "SaveError":
+    def contents(
+        cls, name: str, problems: Sequence[str], *, static: bool
+    ) -> "SaveError":
         """Return the error for leaves that are no arrays, numbers or strings."""
+        text = f"cannot save {name}:\n{_listed(problems)}\n"
+        text += "A file holds arrays, numbers, strings and containers of them."
+        if static:
+            text += " Declare configuration with ps.static()."
+        return cls(text)
+
+    @classmethod
+    def too_deep(cls, place: str, limit: int) -> "SaveError":
+        """Return the error for a tree that Python could not walk through."""
         return cls(
-            f"cannot save {name}:\n{_listed(problems)}\nA file holds arrays, numbers, "
-            f"strings and containers of them. Declare configuration with ps.static()."
+            f"{place} is nested deeper than {limit}, or holds itself: put it into "
+            f"fewer containers."
+        )
+
+    @classmethod
+    def long(cls, place: str) -> "SaveError":
+        """Return the error for an int that Python does not write in decimal."""
+        return cls(
+            f"{place} is an int of more digits than JSON readers take: give it as a "
+            f"text, hex({place}), or hold it in the State."
         )
 
     @classmethod
@@ -37,6 +56,14 @@ class SaveError(PersistError, TypeError):
         return cls(
             f"ps.save writes to a file system, and {path!r} is an address: save there "
             f"with orbax (docs/saving.md), or copy the file after."
+        )
+
+    @classmethod
+    def irregular(cls, path: str) -> "SaveError":
+        """Return the error for a pipe or a device, which a file would replace."""
+        return cls(
+            f"{path} is no regular file, and ps.save would put one in its place: give "
+            f"another path."
         )
 
     @classmethod
@@ -88,6 +115,15 @@ class LoadError(PersistError, ValueError):
         )
 
     @classmethod
+    def no_leaves(cls, found: object) -> "LoadError":
+        """Return the error for something that is not arrays by name."""
+        return cls(
+            f"leaves= takes the arrays by name, as ps.to_dict returned them, or a "
+            f"function that returns such a mapping; this is of type "
+            f"{type(found).__name__}."
+        )
+
+    @classmethod
     def foreign(cls, path: str) -> "LoadError":
         """Return the error for a safetensors file of another program."""
         return cls(
@@ -108,6 +144,14 @@ class LoadError(PersistError, ValueError):
         return cls(
             f"ps.load reads from a file system, and {path!r} is an address: copy the "
             f"file first, or load with orbax and ps.from_dict (docs/saving.md)."
+        )
+
+    @classmethod
+    def irregular(cls, path: str) -> "LoadError":
+        """Return the error for a pipe or a device, which has no places to read at."""
+        return cls(
+            f"{path} is no regular file, and ps.load reads here and there: copy what "
+            f"it yields to a file first."
         )
 
     @classmethod
