@@ -1,6 +1,7 @@
 """Classes that have changed since a file was written, and everything that differs."""
 
 import dataclasses
+import sys
 import types
 import warnings
 from collections import OrderedDict
@@ -214,9 +215,66 @@ def test_a_renamed_class_inside_is_found_by_its_old_name(path):
     ps.save(path, state_class("Train", net=Old)(net=Old(w=W)))
     New = state_class("New", _keywords={"was": "Old"}, w=Array)
 
-    for annotation in (New, New | None, list[New], Any):
+    for annotation in (New, New | None, list[New]):
         Train = state_class("Train", net=annotation)
         assert ps.load(path, Train) == Train(net=New(w=W))
+
+
+def test_a_renamed_class_without_an_annotation_is_found_by_its_old_name():
+    manifest, arrays = manifest_with("LostNet")
+    New = state_class("NewNet", _keywords={"was": "LostNet"}, w=Array)
+    Train = state_class("Train", net=Any)
+
+    assert ps.from_dict(manifest, Train, arrays) == Train(net=New(w=W))
+
+
+def test_a_class_of_that_very_name_comes_before_one_that_had_it(path):
+    Old = state_class("OldNet", w=Array)
+    New = state_class("NextNet", _keywords={"was": "OldNet"}, w=Array)
+
+    for annotation in (Any, New | Old, Old | New, list[Any]):
+        Train = state_class("Train", net=annotation)
+        ps.save(path, Train(net=Old(w=W)))
+        assert Old is type(ps.load(path, Train).net)
+
+
+def test_a_class_of_that_very_name_comes_before_one_of_its_last_part(path):
+    inner = {"__qualname__": "Outer.Part"}
+    Inner = state_class("Part", _body=inner, w=Array)
+    Part = state_class("Part", w=Array)
+
+    for annotation in (Any, Part | Inner, Inner | Part):
+        Train = state_class("Train", nets=tuple[annotation, ...])
+        train = Train(nets=(Inner(w=W), Part(w=W)))
+        ps.save(path, train)
+        assert [Inner, Part] == [*map(type, ps.load(path, Train).nets)]
+
+
+def test_classes_of_one_name_in_two_modules_are_told_apart(path):
+    first = state_class("Layer", _body={"__module__": "first"}, w=Array)
+    second = state_class("Layer", _body={"__module__": "second"}, w=Array)
+
+    for annotation in (Any, first | second, second | first):
+        Train = state_class("Train", one=annotation, other=annotation)
+        train = Train(one=first(w=W), other=second(w=W))
+        ps.save(path, train)
+        loaded = ps.load(path, Train)
+        assert [first, second] == [type(loaded.one), type(loaded.other)]
+
+
+def test_named_tuples_of_one_name_in_two_modules_are_told_apart(path, monkeypatch):
+    pairs = []
+    for name in ("first_pairs", "second_pairs"):
+        module = types.ModuleType(name)
+        exec(
+            "import typing\nclass Two(typing.NamedTuple):\n    a: object", vars(module)
+        )
+        monkeypatch.setitem(sys.modules, name, module)
+        pairs.append(module.Two)
+    Train = state_class("Train", many=tuple[pairs[0] | pairs[1], ...])
+    ps.save(path, Train(many=(pairs[1](W), pairs[0](W))))
+
+    assert pairs[::-1] == [*map(type, ps.load(path, Train).many)]
 
 
 def manifest_with(name):

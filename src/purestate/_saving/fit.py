@@ -108,7 +108,7 @@ class Fit:
         self.defaults: list[str] = []
         self.needs_instance = False
         self._known: dict[Any, Want] = {}
-        self._classes: dict[str, type] = {}  # by the name in the file
+        self._classes: dict[tuple[str, str], type] = {}  # by module and name
 
     def tree(self, saved: Any, like: Any, spot: Spot) -> _Make:
         """Return what makes a part of the tree, once the wanted arrays are there.
@@ -521,10 +521,11 @@ class Fit:
         if saved.kind == "state":
             # A part without an annotation, as moments of an optimizer are, is of the
             # class that its name stood for elsewhere in the file.
-            met = [self._classes[key] for key in [saved.name] if key in self._classes]
-            cls = state_class(saved.name, saved.module, (*classes, *met))
+            key = saved.module, saved.name
+            met = [cls for cls in [self._classes.get(key)] if cls]
+            cls = state_class(saved.name, saved.module, classes, met)
             if cls is not None:
-                self._classes.setdefault(saved.name, cls)
+                self._classes.setdefault(key, cls)
                 return self._of_class(saved, cls, spot)
             named = [c for c in classes if is_state_class(c)]
             if len(named) == 1:

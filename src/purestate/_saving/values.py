@@ -288,12 +288,12 @@ def find_class(name: str, classes: Iterable[type] = ()) -> Any:
 
     Args:
         name: as in a file.
-        classes: where to look first, whatever their module.
+        classes: where to look first: one of its module, then one of any other.
     """
     module, _, path = name.partition(":")
-    for cls in classes:
-        if cls.__qualname__ == path:
-            return cls
+    named = [cls for cls in classes if cls.__qualname__ == path]
+    for cls in sorted(named, key=lambda cls: cls.__module__ != module):
+        return cls
     found: Any = sys.modules.get(module)
     for step in path.split("."):
         # Not getattr, which may import what a module offers lazily.
