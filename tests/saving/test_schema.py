@@ -4,7 +4,7 @@ import dataclasses
 import sys
 import types
 import warnings
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax.core import FrozenDict
 
 import purestate as ps
 from purestate.errors import LoadError, LoadWarning
@@ -504,6 +505,76 @@ def test_a_migration_may_make_states_tuples_and_arrays(path):
     assert ps.load(path, expected) == expected
 
 
+class In(ps.State):
+    a: Any
+    n: Any = ps.static(default=None)
+
+
+def migrated(path, make, **fields):
+    """Return a class that makes its only field `i` of the `w` that was saved."""
+    ps.save(path, state_class("Outer", w=Array, act=(Any, ps.static()))(w=W, act=act))
+    return versioned(1, lambda saved, _: {"i": make(saved)}, "Outer", **fields)
+
+
+UNREAD = {
+    "a State": (lambda w: In(a=w), In(a=W)),
+    "States in a State": (lambda w: In(a=[In(a=w), w, 3]), In(a=[In(a=W), W, 3])),
+    "a class of others": (
+        lambda w: jax.tree_util.Partial(jnp.sin, w),
+        jax.tree_util.Partial(jnp.sin, W),
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "expected"), UNREAD.values(), ids=UNREAD)
+def test_what_a_migration_did_not_read_is_read_wherever_it_lies(path, make, expected):
+    Outer = migrated(path, lambda saved: make(saved["w"]), i=Any)
+    likes = [Outer, Outer(i=expected)] if isinstance(expected, ps.State) else [Outer]
+
+    for like in likes:
+        found = ps.load(path, like)
+        assert found == Outer(i=expected)
+        leaves = jax.tree.leaves(found)
+        assert all(isinstance(leaf, jax.Array | int) for leaf in leaves)
+
+
+LEFT = {
+    "an array": (
+        lambda saved: saved["w"],
+        "",
+        "an array of the file in a static field",
+    ),
+    "an array in a tuple": (
+        lambda saved: (1, saved["w"]),
+        "[1]",
+        "an array of the file",
+    ),
+    "a function in a tuple": (
+        lambda saved: (saved["act"],),
+        "[0]",
+        f"the file names <{__name__}:act>, which it cannot hold (give an instance as like",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "step", "text"), LEFT.values(), ids=LEFT)
+def test_what_a_migration_left_in_a_static_field_is_an_error(path, make, step, text):
+    Outer = migrated(path, make, i=(Any, ps.static()))
+    (found,) = differences(path, Outer)
+    assert found.startswith(f"Outer.i{step}: {text}")
+
+    Outer = migrated(path, lambda saved: In(a=3, n=make(saved)), i=Any)
+    (found,) = differences(path, Outer)
+    assert found.startswith(f"Outer.i.n{step}: {text}")
+
+
+def test_the_way_out_of_an_array_in_a_static_field_works(path):
+    def migrate(saved):
+        return np.asarray(saved["w"])[2].item()
+
+    assert 2.0 == ps.load(path, migrated(path, migrate, i=(Any, ps.static()))).i
+
+
 @pytest.mark.parametrize("to_data", [True, False])
 @pytest.mark.parametrize("kind", ["class", "instance"])
 def test_a_field_that_becomes_static_or_data_needs_a_migration(path, to_data, kind):
@@ -767,9 +838,47 @@ def test_a_lambda_is_named_as_python_names_it(path):
     assert differences(path, Train) == [
         (
             f"Train.act: the file names <{__name__}:<lambda>>, which it cannot hold (give "
-            f"an instance as like, or a default in the class)"
+            f"an instance as like)"
         )
     ]
+
+
+def test_a_lambda_is_not_taken_from_the_default_of_the_class(path):
+    ps.save(path, state_class("Train", act=(Any, ps.static()))(act=LAMBDA))
+    Train = state_class("Train", act=(Any, ps.static(default=lambda x: 2 * x)))
+
+    assert 1 == len(differences(path, Train))
+
+
+class Tokens:
+    pass
+
+
+def test_an_object_from_the_default_of_the_class_is_told_of(path):
+    Train = state_class("Train", tokens=(Any, ps.static(default=Tokens())))
+    ps.save(path, Train())
+
+    with pytest.warns(LoadWarning, match=r"has only names for Train\.tokens: "):
+        assert ps.load(path, Train) == Train()
+
+
+def test_what_no_more_than_a_name_is_known_of_is_told_once(path):
+    def box(optimizer):
+        return Box(x=[Named(w=W, act=LAMBDA)] * 2, n=optimizer)
+
+    ps.save(path, box(optax.sgd(0.1)))
+    like = box(optax.adam(0.1))
+
+    with pytest.warns(LoadWarning) as found:
+        assert ps.load(path, like) == like
+    (warning,) = found
+    assert str(warning.message) == (
+        f"{path} has only names for Box.x[0].act, Box.x[1].act, Box.n: a lambda, a "
+        f"function made in a function, or an object without a repr. They are taken as "
+        f"they are here, and may be others than were saved. A function at the top of a "
+        f"module can be told from others."
+    )
+    assert __file__ == warning.filename
 
 
 LAMBDA = lambda x: x  # noqa: E731
@@ -858,7 +967,88 @@ def test_a_module_of_equinox_needs_an_instance(path):
         )
     ]
     for like in (box, eqx.filter_eval_shape(lambda: box)):
-        assert eqx.tree_equal(box, ps.load(path, like))
+        # Its default is a lambda, and no array or static value.
+        with pytest.warns(LoadWarning, match=r"for Box\.x\.final_activation: a lambda"):
+            assert eqx.tree_equal(box, ps.load(path, like))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Rated:
+    a: Any
+    rate: int = dataclasses.field(metadata={"static": True}, default=7)
+
+
+class Wrapping:
+    """A class of others without key paths."""
+
+    def __init__(self, a, about):
+        self.a, self.about = a, about
+
+
+jax.tree_util.register_pytree_node(
+    Wrapping, lambda w: ((w.a,), w.about), lambda about, parts: Wrapping(*parts, about)
+)
+
+FOREIGN = {
+    "a partial": (
+        jax.tree_util.Partial(jnp.sin, W),
+        jax.tree_util.Partial(jnp.cos, W),
+        "<jax.numpy:sin> in the file, <jax.numpy:cos> expected",
+    ),
+    "a dataclass": (Rated(W), Rated(W, 99), "(7,) in the file, (99,) expected"),
+    "a module": (
+        eqx.nn.LayerNorm(2, eps=1e-5),
+        eqx.nn.LayerNorm(2, eps=0.5),
+        "1e-05, True, True) in the file",
+    ),
+    "aux data that are a value": (
+        Wrapping(W, "a"),
+        Wrapping(W, "b"),
+        "'a' in the file, 'b' expected",
+    ),
+    "a dict with a default": (
+        defaultdict(list, a=W),
+        defaultdict(dict, a=W),
+        "(<builtins:list>,) in the file, (<builtins:dict>,) expected",
+    ),
+}
+
+
+@pytest.mark.parametrize(("saved", "like", "text"), FOREIGN.values(), ids=FOREIGN)
+def test_static_parts_of_classes_of_others_are_compared(path, saved, like, text):
+    ps.save(path, Box(x=saved))
+
+    (found,) = differences(path, Box(x=like))
+
+    assert found.startswith("Box.x: static value ")
+    assert text in found
+    assert found.endswith("(allow='static' takes the one expected)")
+    loaded = ps.load(path, Box(x=saved))
+    assert jax.tree.structure(Box(x=saved)) == jax.tree.structure(loaded)
+    loaded = ps.load(path, Box(x=like), allow="static")
+    assert jax.tree.structure(Box(x=like)) == jax.tree.structure(loaded)
+
+
+def test_keys_of_a_container_of_others_are_no_static_values(path):
+    ps.save(path, Box(x=[defaultdict(list, a=W, b=W), FrozenDict(a=W, b=W)]))
+    like = Box(x=[defaultdict(list, a=W), FrozenDict(a=W)])
+
+    assert differences(path, like) == [
+        "Box.x[0]['b']: in the file only (allow='drop' leaves it out)",
+        "Box.x[1]['b']: in the file only (allow='drop' leaves it out)",
+    ]
+    assert ps.load(path, like, allow="drop") == like
+
+
+def test_a_file_without_static_parts_of_classes_of_others_is_read():
+    box = Box(x=Rated(W))
+    arrays, manifest = ps.to_dict(box)
+    del manifest["root"]["data"]["x"]["aux"]
+
+    found = ps.from_dict(manifest, box, arrays)
+
+    assert jax.tree.structure(box) == jax.tree.structure(found)
 
 
 def test_a_foreign_class_of_another_name_is_an_error(path):

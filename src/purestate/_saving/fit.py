@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import typing
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -20,7 +20,7 @@ from purestate._instance.checks import run_checks
 from purestate._instance.numbers import is_number, strong
 from purestate._instance.seal import converted, default_of
 from purestate._saving.classes import annotated_classes, is_named, state_class
-from purestate._saving.describe import class_name, registered_parts
+from purestate._saving.describe import class_name, registered_parts, static_part
 from purestate._saving.place import Want, part_of, wrong_sharding
 from purestate._saving.saved import Leaf, Saved, as_it_was
 from purestate._saving.values import (
@@ -31,13 +31,15 @@ from purestate._saving.values import (
     encode_number,
     find_class,
     is_namedtuple,
+    is_unnamed,
+    is_vague,
     number_name,
     value_text,
 )
 from purestate._schema.fields import MISSING, old_names
 from purestate._schema.layout import Layout, layout_of
 from purestate._schema.leaves import is_array, is_key
-from purestate._schema.marks import is_state, is_state_class
+from purestate._schema.marks import held_by, is_state, is_state_class
 from purestate.errors import LoadError
 
 ALLOW = ("cast", "drop", "keep", "static")
@@ -99,6 +101,7 @@ class Fit:
         problems: the differences, a line each.
         defaults: the fields that the file lacks, and that get their defaults.
         needs_instance: whether an instance as like would solve one of the problems.
+        vague: the static values of which no more than a name could be compared.
     """
 
     def __init__(self, allow: Iterable[str]) -> None:
@@ -107,6 +110,7 @@ class Fit:
         self.problems: list[str] = []
         self.defaults: list[str] = []
         self.needs_instance = False
+        self.vague: list[str] = []
         self._known: dict[Any, Want] = {}
         self._classes: dict[tuple[str, str], type] = {}  # by module and name
 
@@ -295,7 +299,7 @@ class Fit:
         if "keep" not in self.allow and default_of(layout.specs[name]) is not MISSING:
             value = self._default(layout, name, Spot(spot.path), ())()
             if name in layout.static_names:
-                if agree(encode(value), encode(old)):
+                if agree(encode(old), encode(value)):
                     return _always(old)
             elif _is_alike(value, old):
                 return self._given(value, old, spot)
@@ -324,32 +328,83 @@ class Fit:
             where = jax.tree.map(lambda _: spot.array_sharding(), like)
         else:
             where = jax.tree.map(_sharding_of, like)
-        return lambda: jax.tree.map(_placed, value, where, is_leaf=_is_none)
+        made = self._completed(value, Spot(spot.path))
+        return lambda: jax.tree.map(_placed, made(), where, is_leaf=_is_none)
+
+    def _completed(self, value: Any, spot: Spot) -> _Make:
+        """Return what makes something that a migration made, maybe of unread arrays."""
+        if refused := self._unread(value, spot, static=False):
+            return refused
+        parts, structure = untyped_jax.tree_util.tree_flatten_with_path(value)
+        if not any(isinstance(part, Leaf | Saved) for _, part in parts):
+            return _always(value)
+        makes = [
+            self._as_saved(part, Spot(spot.path + jax.tree_util.keystr(path)))
+            for path, part in parts
+        ]
+        return lambda: structure.unflatten([make() for make in makes])
 
     # --- static values ----------------------------------------------------------------
 
     def _static(self, layout: Layout, name: str, value: Any, spot: Spot) -> _Make:
         if not isinstance(value, Recorded):
-            return _always(value)
+            return self._unread(value, spot, static=True) or self._annotated(
+                value, spot
+            )
         default = default_of(layout.specs[name])
-        if default is not MISSING and agree(encode(default), value.encoded):
+        is_known = default is not MISSING and not is_unnamed(value.encoded)
+        if is_known and agree(value.encoded, encode(default)):
+            self._note_vague(value.encoded, spot)
             return _always(default)
         made = decode(value.encoded, spot.classes())
         return self._cannot_hold(made, spot) or _always(made)
+
+    def _annotated(self, value: Any, spot: Spot) -> _Make:
+        """Return what makes a value of the classes that the annotation mentions."""
+        encoded = encode(value)
+        if not isinstance(encoded, dict) or not (classes := spot.classes()):
+            return _always(value)
+        made = decode(encoded, classes)
+        if isinstance(made, Recorded) and isinstance(decode(encoded), Recorded):
+            return _always(value)  # of a migration
+        return self._cannot_hold(made, spot) or _always(made)
+
+    def _unread(self, value: Any, spot: Spot, *, static: bool) -> _Make | None:
+        """Refuse what a migration left of the file where it is not read."""
+        for text, part in _left_of_file(value, static):
+            inner = spot.below_text(text)
+            if isinstance(part, Recorded):
+                return self._cannot_hold(part, inner)
+            what = (
+                "an array" if isinstance(part, Leaf) else f"a {part.name or part.kind}"
+            )
+            return self._problem(
+                inner,
+                f"{what} of the file in a static field (np.asarray(...).item() reads a "
+                f"number; arrays belong into data fields)",
+            )
+        return None
+
+    def _note_vague(self, encoded: Any, spot: Spot) -> None:
+        if is_vague(encoded) and spot.path not in self.vague:
+            self.vague.append(spot.path)
 
     def _cannot_hold(self, value: Any, spot: Spot) -> _Make | None:
         if not isinstance(value, Recorded):
             return None
         self.needs_instance = True
+        ways = "give an instance as like, or a default in the class"
+        if is_unnamed(value.encoded):  # no default is known to be the same
+            ways = "give an instance as like"
         return self._problem(
-            spot,
-            f"the file names {value!r}, which it cannot hold (give an instance as "
-            f"like, or a default in the class)",
+            spot, f"the file names {value!r}, which it cannot hold ({ways})"
         )
 
     def _same_static(self, value: Any, old: Any, spot: Spot) -> _Make:
         known = value.encoded if isinstance(value, Recorded) else encode(value)
-        if "static" not in self.allow and not agree(known, encode(old)):
+        if agree(known, encode(old)):
+            self._note_vague(known, spot)
+        elif "static" not in self.allow:
             self._problem(
                 spot,
                 f"static value {value_text(value)} in the file, {value_text(old)} "
@@ -391,6 +446,8 @@ class Fit:
             )
         if not _is_kind(saved, "tree", cls):
             return self._differ(spot, saved, f"a {class_name(cls)}")
+        if saved.aux is not None:
+            self._same_static(saved.aux, static_part(like), spot)
         old = {name: part for name, (_, part) in parts.items()}
         makes = self._items(saved, old, spot, "{}")
         structure: Any = jax.tree.structure(like, is_leaf=lambda x: x is not like)
@@ -481,15 +538,19 @@ class Fit:
             spot = dataclasses.replace(spot, classes=lambda: (cls,))
             return self._saved_class(_as_saved_tuple(saved), spot)
         if isinstance(saved, dict):
-            for key in saved:
-                self._cannot_hold(key, spot)
-            makes = self._parts_as_saved(saved, spot, "[{!r}]")
+            keys = [self._key_as_saved(key, spot) for key in saved]
+            makes = [*self._parts_as_saved(saved, spot, "[{!r}]").values()]
             kind = type(saved)
-            return lambda: kind((key, make()) for key, make in makes.items())
+            return lambda: kind(
+                (key(), make()) for key, make in zip(keys, makes, strict=True)
+            )
         if type(saved) in (list, tuple):
             row = self._parts_as_saved(dict(enumerate(saved)), spot, "[{!r}]")
             return lambda: type(saved)(make() for make in row.values())
-        return self._cannot_hold(saved, spot) or _always(saved)
+        return self._cannot_hold(saved, spot) or self._completed(saved, spot)
+
+    def _key_as_saved(self, key: Any, spot: Spot) -> _Make:
+        return self._cannot_hold(key, spot) or self._annotated(key, spot)
 
     def _parts_as_saved(
         self, parts: Mapping[Any, Any], spot: Spot, step: str
@@ -608,9 +669,30 @@ def _is_kind(saved: Any, kind: str, cls: type) -> bool:
 
 def _known_key(key: Any, like: Mapping[Any, Any]) -> Any:
     """Return a key of a dict, which a file may know by name only."""
-    if not isinstance(key, Recorded):
+    known = key.encoded if isinstance(key, Recorded) else encode(key)
+    if not isinstance(known, dict) or key in like:
         return key
-    return next((k for k in like if agree(encode(k), key.encoded)), key)
+    return next((k for k in like if agree(known, encode(k))), key)
+
+
+def _left_of_file(value: Any, static: bool, path: str = "") -> Iterator[Any]:
+    """Yield path and part of what a file names, and static parts that it holds."""
+    if isinstance(value, Recorded) or (static and isinstance(value, Leaf | Saved)):
+        yield path, value
+    elif is_state(value):
+        layout, held = layout_of(type(value)), held_by(value)
+        for name in layout.names:
+            inner = static or name in layout.static_names
+            yield from _left_of_file(held[name], inner, f"{path}.{name}")
+    elif isinstance(value, tuple | list | frozenset):
+        for i, part in enumerate(value):
+            yield from _left_of_file(part, static, f"{path}[{i}]")
+    elif type(value) in (dict, OrderedDict):
+        for key, part in value.items():
+            yield from _left_of_file(part, static, f"{path}[{key!r}]")
+    elif static and dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for name, part in getattr(value, "__dict__", {}).items():
+            yield from _left_of_file(part, static, f"{path}.{name}")
 
 
 def _is_alike(value: Any, like: Any) -> bool:

@@ -191,6 +191,8 @@ def _fitted(
             LoadWarning,
             stacklevel=3,
         )
+    if fit.vague:
+        warnings.warn(LoadWarning.vague(name, fit.vague), stacklevel=3)
     fetch(fit.wants)
     try:
         return make()
