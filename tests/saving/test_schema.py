@@ -769,6 +769,161 @@ def test_a_cast_that_is_asked_for_converts(path, saved, like):
     assert type(like) is type(found.x)
 
 
+LOSSES = {
+    "too large": (np.array([2**40]), np.zeros(1, np.int32)),
+    "too large for jax": (np.array([1, 2**40]), jnp.zeros(2, jnp.int32)),
+    "of the other sign": (np.array([-1], np.int8), np.zeros(1, np.uint8)),
+    "not finite": (jnp.array([jnp.nan]), jnp.zeros(1, jnp.int32)),
+    "with a fraction": (jnp.array([0.5]), jnp.zeros(1, jnp.int32)),
+    "complex": (jnp.array([1j]), jnp.zeros(1)),
+    "infinite once narrow": (jnp.array([1e38]), jnp.zeros(1, jnp.float16)),
+    "an int that is infinite": (jnp.array([10**6]), jnp.zeros(1, jnp.float16)),
+    "no bool": (jnp.array([2]), jnp.zeros(1, bool)),
+    "of four bits": (jnp.array([100]), jnp.zeros(1, jnp.int4)),
+    "the last of many": (
+        np.append(np.zeros(2_000_000), 0.5),
+        np.zeros(2_000_001, np.int32),
+    ),
+    "a number": (2.5, 2),
+    "a number for a bool": (2**40, True),
+    "a number for an array": (2**40, jnp.int32(0)),
+}
+
+
+@pytest.mark.parametrize(("saved", "like"), LOSSES.values(), ids=LOSSES)
+def test_a_cast_that_makes_other_numbers_is_told_of(path, saved, like):
+    ps.save(path, Box(x=[W, saved]))
+
+    with pytest.warns(
+        LoadWarning,
+        match=exactly(
+            f"{path} has numbers in Box.x[1] that the type expected cannot hold (too "
+            f"large, not finite, with a fraction or an imaginary part): allow='cast' "
+            f"made others of them."
+        ),
+    ):
+        found = ps.load(path, Box(x=[W, like]), allow="cast")
+
+    assert type(like) is type(found.x[1])
+
+
+KEPT = {
+    "rounded": (jnp.array([0.1, jnp.nan, jnp.inf]), jnp.zeros(3, jnp.bfloat16)),
+    "ints as floats": (jnp.array([2**24 + 1]), jnp.zeros(1)),
+    "real": (jnp.array([1 + 0j, jnp.nan]), jnp.zeros(2)),
+    "to complex": (jnp.array([1.5]), jnp.zeros(1, jnp.complex64)),
+    "whole": (jnp.array([-3.0]), jnp.zeros(1, jnp.int4)),
+    "bools": (jnp.array([0, 1]), jnp.zeros(2, bool)),
+    "none": (jnp.zeros((0, 2)), jnp.zeros((0, 2), jnp.int8)),
+    "a large int": (10**30, 1.0),
+    "a large int for an array": (10**30, jnp.float32(0)),
+    "a float": (0.1, np.float32(0)),
+}
+
+
+@pytest.mark.parametrize(("saved", "like"), KEPT.values(), ids=KEPT)
+def test_a_cast_that_rounds_is_what_was_asked_for(path, saved, like):
+    ps.save(path, Box(x=saved))
+
+    loaded = ps.load(path, Box(x=like), allow="cast").x
+
+    found, expected = (np.asarray(x).astype(complex) for x in (loaded, saved))
+    np.testing.assert_allclose(found, expected, 0.01)
+
+
+IMPOSSIBLE = {
+    "a complex number": (1j, 1.0, "1j in the file, which is no float"),
+    "nan": (float("nan"), 1, "nan in the file, which is no int"),
+    "infinity": (float("inf"), 1, "inf in the file, which is no int"),
+    "a large int": (10**400, 1.0, f"{10**400} in the file, which is no float"),
+    "a large int for an array": (
+        10**30,
+        jnp.int32(0),
+        f"{10**30} in the file, which int32 cannot hold",
+    ),
+    "a larger int for an array": (
+        10**400,
+        jnp.float32(0),
+        f"{10**400} in the file, which float32 cannot hold",
+    ),
+}
+
+
+@pytest.mark.parametrize(("saved", "like", "text"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_a_cast_that_there_is_not_is_a_difference(path, saved, like, text):
+    ps.save(path, Box(x=saved))
+
+    assert [f"Box.x: {text}"] == differences(path, Box(x=like), allow="cast")
+
+
+NO_LIKES = {
+    "a class": (lambda: dict, "dict"),
+    "an annotation": (lambda: dict[str, Net], f"dict[str, {__name__}.Net]"),
+    "a union": (lambda: Net | None, f"{__name__}.Net | None"),
+    "a class of numpy": (lambda: np.ndarray, "ndarray"),
+}
+
+
+@pytest.mark.parametrize(("like", "name"), NO_LIKES.values(), ids=NO_LIKES)
+def test_an_annotation_that_is_no_state_class_is_no_like(path, like, name):
+    ps.save(path, Net(w=W))
+
+    for allow in ((), "static"):
+        assert differences(path, like(), allow=allow) == [
+            (
+                f"the tree: {name} expected, which is no State class (give one, an "
+                f"instance, or a list, tuple or dict that holds them)"
+            )
+        ]
+
+
+def test_a_function_is_no_like(path):
+    ps.save(path, make())
+
+    for allow in ((), "static"):
+        assert differences(path, make, allow=allow) == [
+            (
+                "the tree: the function make expected, which no file holds (if it makes "
+                "what is expected: jax.eval_shape(make))"
+            )
+        ]
+
+
+def test_a_function_takes_the_place_of_no_array(path):
+    ps.save(path, {"a": W})
+
+    (found,) = differences(path, {"a": jnp.sin}, allow="static")
+
+    assert found.startswith("['a']: the function sin expected, which no file holds")
+
+
+def test_a_state_is_no_source():
+    for source, name in ((Box(x=W), "Box"), (None, "NoneType"), (3, "int")):
+        with pytest.raises(
+            TypeError,
+            match=exactly(
+                f"ps.load takes a path, or a part of what ps.load(path) returned and a "
+                f"class or an instance as like: got a {name} as the first and a type as "
+                f"like."
+            ),
+        ):
+            ps.load(source, Box)
+
+
+def test_a_load_inside_of_jit_is_an_error(path):
+    ps.save(path, Box(x=W))
+
+    @jax.jit
+    def inside(box):
+        (found,) = differences(path, box)
+        return found == (
+            "Box.x: a tracer expected, which is no array yet (load outside of jit, or "
+            "give what jax.eval_shape returns)"
+        )
+
+    assert inside(Box(x=W))
+
+
 def test_keys_are_never_cast(path):
     ps.save(path, Box(x=jax.random.key(0)))
 

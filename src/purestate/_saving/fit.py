@@ -5,6 +5,7 @@ once the wanted arrays are there. Where they do not, each difference is a line w
 way out.
 """
 
+import contextlib
 import dataclasses
 import functools
 import typing
@@ -15,13 +16,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from purestate._compat import untyped_jax
+from purestate._compat import is_tracer, untyped_jax
 from purestate._instance.checks import run_checks
 from purestate._instance.numbers import is_number, strong
 from purestate._instance.seal import converted, default_of
+from purestate._pack.pack import pack
+from purestate._pack.packed import Packed
 from purestate._saving.classes import annotated_classes, is_named, state_class
 from purestate._saving.describe import class_name, registered_parts, static_part
-from purestate._saving.place import Want, part_of, wrong_sharding
+from purestate._saving.place import Want, misplaced, part_of, survives, wrong_sharding
 from purestate._saving.saved import Leaf, Saved, as_it_was
 from purestate._saving.values import (
     Recorded,
@@ -40,6 +43,7 @@ from purestate._schema.fields import MISSING, old_names
 from purestate._schema.layout import Layout, layout_of
 from purestate._schema.leaves import is_array, is_key
 from purestate._schema.marks import held_by, is_state, is_state_class
+from purestate._schema.text import function_name
 from purestate.errors import LoadError
 
 ALLOW = ("cast", "drop", "keep", "static")
@@ -102,6 +106,7 @@ class Fit:
         defaults: the fields that the file lacks, and that get their defaults.
         needs_instance: whether an instance as like would solve one of the problems.
         vague: the static values of which no more than a name could be compared.
+        lost: the numbers that a cast has changed.
     """
 
     def __init__(self, allow: Iterable[str]) -> None:
@@ -111,6 +116,7 @@ class Fit:
         self.defaults: list[str] = []
         self.needs_instance = False
         self.vague: list[str] = []
+        self.lost: list[str] = []
         self._known: dict[Any, Want] = {}
         self._classes: dict[tuple[str, str], type] = {}  # by module and name
 
@@ -127,7 +133,11 @@ class Fit:
             TypeError: `sharding=` has no sharding for a part.
         """
         saved = as_it_was(saved)
-        like = typing.get_origin(like) or like
+        if isinstance(like, Packed):
+            unpacked = self.tree(saved, like.unpack(), spot)
+            return lambda: pack(unpacked())
+        if (origin := typing.get_origin(like)) and is_state_class(origin):
+            like = origin
         if like is _AS_SAVED:
             return self._as_saved(saved, spot)
         if isinstance(like, type) and is_state_class(like):
@@ -436,8 +446,10 @@ class Fit:
 
     def _registered(self, saved: Any, like: Any, spot: Spot) -> _Make:
         cls, parts = type(like), registered_parts(like)
-        if parts is None and callable(like):  # as equinox has among its leaves
-            return self._same_static(saved, like, spot)
+        if parts is None and (callable(like) or _is_annotation(like)):
+            if isinstance(saved, Recorded):  # as equinox has among its leaves
+                return self._same_static(saved, like, spot)
+            return self._problem(spot, _no_like(like))
         if parts is None:
             return self._problem(
                 spot,
@@ -472,6 +484,12 @@ class Fit:
     # --- leaves -----------------------------------------------------------------------
 
     def _array(self, saved: Any, like: Any, spot: Spot) -> _Make:
+        if is_tracer(like):
+            return self._problem(
+                spot,
+                "a tracer expected, which is no array yet (load outside of jit, or "
+                "give what jax.eval_shape returns)",
+            )
         cast = "cast" in self.allow
         if is_number(saved) and not isinstance(saved, Leaf):
             if _is_abstract_number(saved, like):
@@ -483,7 +501,11 @@ class Fit:
                         f"{type(saved).__name__} in the file, an array of {like.dtype} "
                         f"expected (allow='cast' converts)",
                     )
-                saved = np.asarray(saved)
+                saved = _array_of(saved, like.dtype)
+                if saved.dtype == object:
+                    return self._problem(
+                        spot, f"{saved} in the file, which {like.dtype} cannot hold"
+                    )
         if not isinstance(saved, Leaf) and not is_array(saved):
             return self._differ(spot, saved, _kind_text(like))
         problem = _type_problem(saved, like, cast)
@@ -493,14 +515,14 @@ class Fit:
         if sharding is None:
             sharding = _sharding_of(like)
         if is_key(like):
-            return self._want(saved, "key", None, False, sharding)
+            return self._want(saved, "key", None, False, sharding, spot)
         weak = bool(getattr(like, "weak_type", False))
         kind, dtype = "jax", np.dtype(like.dtype)
         if isinstance(like, np.ndarray):
             kind = "numpy"
         elif _is_abstract_numpy(saved, like):
             kind, dtype = "numpy", saved.dtype
-        return self._want(saved, kind, dtype, weak, sharding)
+        return self._want(saved, kind, dtype, weak, sharding, spot)
 
     def _number(self, saved: Any, like: Any, spot: Spot) -> _Make:
         if type(saved) is type(like):
@@ -508,20 +530,31 @@ class Fit:
         if not (is_number(saved) and is_number(like)):
             return self._differ(spot, saved, _kind_text(like))
         if "cast" in self.allow:
-            return _always(type(like)(saved))
+            try:
+                made: Any = type(like)(saved)
+            except (TypeError, ValueError, OverflowError):
+                kind = type(like).__name__
+                return self._problem(spot, f"{saved!r} in the file, which is no {kind}")
+            if not survives(np.asarray(saved), np.asarray(made)):
+                self.lost.append(spot.path or "the tree")
+            return _always(made)
         names = type(saved).__name__, type(like).__name__
         return self._problem(
             spot, f"{names[0]} in the file, {names[1]} expected (allow='cast' converts)"
         )
 
     def _want(
-        self, saved: Any, kind: str, dtype: Any, weak: bool, sharding: Any
+        self, saved: Any, kind: str, dtype: Any, weak: bool, sharding: Any, spot: Spot
     ) -> _Make:
+        if kind != "numpy" and (problem := misplaced(saved.shape, sharding)):
+            return self._problem(spot, problem)
         origin = (saved.source, saved.name) if isinstance(saved, Leaf) else (saved, "")
         key = (id(origin[0]), origin[1], kind, dtype, weak, sharding)
         want = self._known.get(key)
         if want is None:
-            want = self._known[key] = Want(saved, kind, dtype, weak, sharding)
+            path = spot.path or "the tree"
+            want = Want(saved, kind, dtype, weak, sharding, path)
+            self._known[key] = want
             self.wants.append(want)
         made = want
         return lambda: made.array
@@ -563,9 +596,11 @@ class Fit:
     def _array_as_saved(self, saved: Any, spot: Spot) -> _Make:
         sharding = spot.array_sharding()
         if not isinstance(saved, Leaf):
+            if problem := misplaced(saved.shape, sharding):
+                return self._problem(spot, problem)
             return _always(_placed(saved, sharding))
         if saved.kind == "key":
-            return self._want(saved, "key", None, False, sharding)
+            return self._want(saved, "key", None, False, sharding, spot)
         dtype = saved.dtype
         if saved.kind == "jax":
             dtype = jax.dtypes.canonicalize_dtype(dtype)
@@ -575,7 +610,7 @@ class Fit:
                     f"{saved.dtype} in the file, which jax has only with "
                     f"jax_enable_x64 (allow='cast' converts to {dtype})",
                 )
-        return self._want(saved, saved.kind, dtype, saved.weak, sharding)
+        return self._want(saved, saved.kind, dtype, saved.weak, sharding, spot)
 
     def _saved_class(self, saved: Saved, spot: Spot) -> _Make:
         classes = spot.classes()
@@ -655,6 +690,25 @@ def _is_none(value: Any) -> bool:
     return value is None
 
 
+def _is_annotation(like: Any) -> bool:
+    return isinstance(like, type) or typing.get_origin(like) is not None
+
+
+def _no_like(like: Any) -> str:
+    """Return what is wrong with a function or an annotation as like."""
+    if _is_annotation(like):
+        name = like.__name__ if isinstance(like, type) else repr(like)
+        return (
+            f"{name} expected, which is no State class (give one, an instance, or a "
+            f"list, tuple or dict that holds them)"
+        )
+    name = function_name(like)
+    return (
+        f"the function {name} expected, which no file holds (if it makes what is "
+        f"expected: jax.eval_shape({name}))"
+    )
+
+
 def _as_saved_tuple(value: Any) -> Saved:
     fields = dict(zip(type(value)._fields, value, strict=True))
     return Saved(fields, "namedtuple", class_name(type(value)))
@@ -693,6 +747,15 @@ def _left_of_file(value: Any, static: bool, path: str = "") -> Iterator[Any]:
     elif static and dataclasses.is_dataclass(value) and not isinstance(value, type):
         for name, part in getattr(value, "__dict__", {}).items():
             yield from _left_of_file(part, static, f"{path}.{name}")
+
+
+def _array_of(number: Any, dtype: Any) -> Any:
+    """Return a number as an array; of objects if the dtype has none that large."""
+    made = np.asarray(number)
+    if made.dtype == object and jax.numpy.issubdtype(dtype, np.inexact):
+        with contextlib.suppress(OverflowError):
+            return np.asarray(float(number))
+    return made
 
 
 def _is_alike(value: Any, like: Any) -> bool:
@@ -736,6 +799,8 @@ def _is_abstract_number(saved: Any, like: Any) -> bool:
     """Return whether `jax.eval_shape` returned `like` for a number of this type."""
     if not isinstance(like, jax.ShapeDtypeStruct) or like.shape != () or is_key(like):
         return False
+    if isinstance(saved, np.generic):  # whose types eval_shape keeps
+        return bool(jax.dtypes.canonicalize_dtype(saved.dtype) == like.dtype)
     is_weak = bool(like.weak_type) or isinstance(saved, bool)
     return is_weak and bool(like.dtype == untyped_jax.numpy.result_type(saved))
 

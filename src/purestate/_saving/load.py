@@ -9,7 +9,6 @@ from typing import Any, TypeVar, overload
 import numpy as np
 
 from purestate._compat import untyped_jax
-from purestate._pack.pack import pack
 from purestate._pack.packed import Packed
 from purestate._saving.file import File, local_path, stored_as
 from purestate._saving.fit import ALLOW, Fit, Spot
@@ -82,10 +81,12 @@ def load(
     """
     allowed = _allowed(allow)
     if not isinstance(source, str | bytes | os.PathLike):
-        if like is None:
+        if like is None or not isinstance(source, dict | list | tuple | Leaf):
+            what = "nothing" if like is None else f"a {type(like).__name__}"
             raise TypeError(
-                "ps.load takes a path, or a part of what ps.load(path) returned and a "
-                "class or an instance as like."
+                f"ps.load takes a path, or a part of what ps.load(path) returned and a "
+                f"class or an instance as like: got a {type(source).__name__} as the "
+                f"first and {what} as like."
             )
         part = copied(source)
         return _fitted(part, like, allowed, sharding, _name_of(part))
@@ -168,14 +169,14 @@ def _allowed(allow: str | Iterable[str]) -> frozenset[str]:
 def _fitted(
     saved: Any, like: Any, allowed: frozenset[str], sharding: Any, name: str
 ) -> Any:
-    if isinstance(like, Packed):
-        return pack(_fitted(saved, like.unpack(), allowed, sharding, name))
     fit = Fit(allowed)
     try:
         make = fit.tree(saved, like, Spot(sharding=sharding))
     except RecursionError:
         raise LoadError.too_deep(name) from None
     if fit.problems:
+        if isinstance(like, Packed):
+            like = like.unpack()
         is_class = isinstance(like, type)
         expected = like.__name__ if is_class else root_name(like)
         raise LoadError.unfit(
@@ -193,7 +194,8 @@ def _fitted(
         )
     if fit.vague:
         warnings.warn(LoadWarning.vague(name, fit.vague), stacklevel=3)
-    fetch(fit.wants)
+    if lost := [*fit.lost, *fetch(fit.wants)]:
+        warnings.warn(LoadWarning.lost(name, lost), stacklevel=3)
     try:
         return make()
     except Exception as error:  # of a check

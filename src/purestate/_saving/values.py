@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec, Sharding
 
-from purestate._compat import is_written_by_dataclasses
+from purestate._compat import is_written_by_dataclasses, untyped_jax
 from purestate._instance.leaves import Leaves
 from purestate._schema.layout import layout_of
 from purestate._schema.marks import held_by, is_state
@@ -150,7 +150,7 @@ def _encoded(value: Any, within: tuple[int, ...]) -> Any:
         return {"numpy_str": str(value)}
     if kind is range:
         return {"range": [value.start, value.stop, value.step]}
-    if kind is PartitionSpec and PartitionSpec(*value) == value:
+    if kind is PartitionSpec and untyped_jax.sharding.PartitionSpec(*value) == value:
         return {"partition_spec": [*map(inner, value)]}
     if kind is type(pathlib.Path()) or kind in _PURE.values():
         return {
@@ -202,7 +202,7 @@ def _named(value: Any) -> Any:
         return {"named": value.__name__}
     if isinstance(value, np.ufunc | jnp.ufunc):  # whose __qualname__ is new
         package = "numpy" if isinstance(value, np.ufunc) else "jax.numpy"
-        return {"named": f"{package}:{value.__name__}"}
+        return {"named": f"{package}:{getattr(value, '__name__', '')}"}
     if isinstance(value, _PLACES):
         return {"named": _name(type(value))}
     is_alias = typing.get_origin(value) is not None  # list[int] has the name of list
@@ -300,7 +300,7 @@ def _flag(body: Any, inner: Any, classes: Any) -> Any:
 
 
 def _partition_spec(body: Any, inner: Any, classes: Any) -> Any:
-    return PartitionSpec(*map(inner, body))
+    return untyped_jax.sharding.PartitionSpec(*map(inner, body))
 
 
 def _namedtuple(body: Any, inner: Any, classes: Any) -> Any:
@@ -314,16 +314,15 @@ def _namedtuple(body: Any, inner: Any, classes: Any) -> Any:
 def _dataclass(body: Any, inner: Any, classes: Any) -> Any:
     name, fields = body
     cls: Any = find_class(name, classes)
-    if cls is None or not dataclasses.is_dataclass(cls):
+    bases = getattr(cls, "__mro__", ())
+    if not dataclasses.is_dataclass(cls):
         raise _Unmakeable
     # Nothing is set that may be a property, whose setter would run.
     if [f.name for f in dataclasses.fields(cls)] != [*fields]:
         raise _Unmakeable
     made: Any = object.__new__(cls)  # type: ignore[arg-type]
     for field, part in fields.items():
-        held = next(
-            (c.__dict__[field] for c in cls.__mro__ if field in c.__dict__), None
-        )
+        held = next((c.__dict__[field] for c in bases if field in c.__dict__), None)
         is_slot = isinstance(held, types.MemberDescriptorType)
         if hasattr(type(held), "__set__") and not is_slot:
             raise _Unmakeable
