@@ -509,3 +509,30 @@ class Size:
     monkeypatch.setattr(second.Shade, "_member_map_", {})
     with pytest.raises(LoadError, match=r"Holds.shade: the file names Shade.A"):
         ps.load(path, Holds)
+
+
+FORGED = [
+    {"named": 5},
+    {"shown": [5, "a"]},
+    {"shown": ["a:b", 5]},
+    {"shown": ["a:b"]},
+    {"method": ["a:b", {"named": 5}]},
+    {"method": [5, 1]},
+    {"partial": 5},
+    {"partial": [{"named": "a:b"}, [], [1]]},
+    {"parts": ["a:b", {"c": {"named": []}}]},
+    {"flag": ["a:b", 5, 0]},
+    {"tuple": [{"named": {}}]},
+    {"range": [1, 2, 0]},
+    {"path": ["os", "a"]},
+    {"numpy_str": 5, "more": 1},
+]
+
+
+@pytest.mark.parametrize("value", FORGED, ids=map(str, FORGED))
+def test_a_forged_value_is_damage(value):
+    arrays, manifest = ps.to_dict(Box(value=1))
+    manifest["root"]["static"]["value"] = value
+
+    with pytest.raises(LoadError, match=r"^the manifest is not one that ps\.to_dict"):
+        ps.from_dict(manifest, Box(value=1), arrays)

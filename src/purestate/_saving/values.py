@@ -241,6 +241,7 @@ def decode(encoded: Any, classes: Iterable[type] = ()) -> Any:
     try:
         return _decoded(encoded, tuple(classes))
     except _Unmakeable:
+        _text(encoded)  # it may be forged
         return Recorded(encoded)
 
 
@@ -502,7 +503,7 @@ def _text(encoded: Any) -> str:
         return repr(encoded)
     ((tag, body),) = encoded.items()
     if tag == "named":
-        return f"<{body}>"
+        return f"<{str.__str__(body)}>"
     if tag == "partial":
         function, args, named = body
         shown = [*map(_text, args), *(f"{k}={_text(v)}" for k, v in named.items())]
@@ -517,7 +518,8 @@ def _text(encoded: Any) -> str:
         rest = [str(body[2])] if body[2] or not body[1] else []
         return f"{body[0].partition(':')[2]}({'|'.join([*body[1], *rest])})"
     if tag == "shown":
-        return str(body[1])
+        _, text = map(str.__str__, body)
+        return text
     if tag == "method":
         return f"{_text(body[1])}.{body[0].rpartition('.')[2]}"
     if tag in ("namedtuple", "dataclass", "parts"):
