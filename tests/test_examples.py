@@ -104,14 +104,6 @@ def run(tmp_path_factory):
     return Run(tmp_path_factory.mktemp("digits"))
 
 
-@pytest.fixture(scope="module")
-def table(run):
-    console = run.module.rich.console.Console(width=100)
-    with console.capture() as capture:
-        console.print(run.module.state_table(run.state))
-    return capture.get()
-
-
 def test_few_epochs_read_most_digits(run):
     assert run.accuracy > 0.9
 
@@ -221,33 +213,12 @@ def test_an_interrupted_picture_leaves_the_old_one(run, tmp_path):
     assert [path] == list(tmp_path.iterdir())
 
 
-def test_the_table_names_every_leaf(run, table):
-    paths = [
-        jax.tree_util.keystr(path, simple=True, separator=".")
-        for path, _ in jax.tree_util.tree_leaves_with_path(run.state)
-    ]
-
-    assert [] == [path for path in paths if f" {path} " not in table]
-    assert {"model.layers.0.kernel", "key", "step"} < set(paths)
-
-
-def test_the_table_names_the_static_fields(table):
-    names = ["model.dropout", "opt.make", "opt.wrt", "batch"]
-
-    assert [] == [name for name in names if f" {name} " not in table]
-
-
-def test_the_table_adds_up_the_bytes(run, table):
-    total = sum(leaf.nbytes for leaf in jax.tree.leaves(run.state))
-
-    assert f"{total:,}" in table.splitlines()[-2]
-
-
 def test_a_log_gets_plain_lines(run, tmp_path, capsys):
     run.module.main(epochs=1, out=tmp_path / "digits.png")
     printed = capsys.readouterr().out
 
     assert "epoch   1/1  loss " in printed
+    assert f"{ps.summary(run.state).numbers:,}" in printed
     assert "\x1b" not in printed
     assert "are misread" in printed
 

@@ -43,7 +43,8 @@ KNOWN = [
         ("pyright", "ty", "pyrefly"),
     ),
     Known(
-        r"parameter `state` with type `Any` in function `orbax",
+        r"parameter `(abstract_)?state` with type `Any.*` in function `orbax"
+        r"|\(wanted: dict\[str, Any\]\) -> Any",  # what ocp.load returns
         "pyrefly cannot read the type that orbax gives to trees of arrays",
         ("pyrefly",),
     ),

@@ -9,7 +9,6 @@ evaluated. The curves and some misread digits end up in `out/digits.png`, checkp
 """
 
 import argparse
-import dataclasses
 import pathlib
 import sys
 
@@ -19,7 +18,6 @@ import matplotlib.figure
 import numpy as np
 import optax
 import rich.console
-import rich.table
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
@@ -170,7 +168,7 @@ def main(epochs=60, out="out/digits.png", seed=0, batch=32, resume=False):
         saves.save(epochs, state, extra=history)
 
     accuracy = history[-1][1]["accuracy"]
-    console.print(state_table(state))
+    console.print(ps.summary(state))
     predicted = np.asarray(state.ema(test_images).argmax(axis=-1))
     figure = draw(history, np.asarray(test_images), np.asarray(test_labels), predicted)
     save(figure, picture)
@@ -187,36 +185,6 @@ def numbers(metrics):
 def words(seen, held_out):
     text = "loss {:.4f}  held out: loss {:.4f}  accuracy {:.4f}"
     return text.format(seen["loss"], held_out["loss"], held_out["accuracy"])
-
-
-def state_table(state):
-    """Return a table of what the state holds: every leaf, then the settings."""
-    table = rich.table.Table(
-        title=type(state).__name__, title_justify="left", show_footer=True
-    )
-    leaves = jax.tree_util.tree_leaves_with_path(state)
-    total = sum(leaf.nbytes for _, leaf in leaves)
-    table.add_column("field", footer=f"{len(leaves)} leaves", overflow="fold")
-    table.add_column("dtype")
-    table.add_column("shape")
-    table.add_column("bytes", footer=f"{total:,}", justify="right")
-    for path, leaf in leaves:
-        name = jax.tree_util.keystr(path, simple=True, separator=".")
-        table.add_row(name, str(leaf.dtype), str(leaf.shape), f"{leaf.nbytes:,}")
-    table.add_section()
-    for name, value in static_fields(state):
-        table.add_row(name, "static", repr(value), "", style="dim")
-    return table
-
-
-def static_fields(state, prefix=""):
-    """Yield the names and values of static fields, also those of States inside."""
-    for field in dataclasses.fields(state):
-        value = getattr(state, field.name)
-        if field.metadata.get("static"):
-            yield prefix + field.name, value
-        elif isinstance(value, ps.State):
-            yield from static_fields(value, f"{prefix}{field.name}.")
 
 
 # --- the picture ---------------------------------------------------------------------

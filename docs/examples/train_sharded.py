@@ -19,6 +19,7 @@ import socket
 import subprocess
 import sys
 import time
+from typing import Any
 
 import jax
 import numpy as np
@@ -41,6 +42,8 @@ SPLIT = {  # what is not named is the same on every device
     ".blocks.down": P(None, "hidden", "width"),
 }
 RULES = {"width": "data", "heads": "model", "hidden": "model", "vocabulary": "model"}
+# While a step computes, a device has the whole width, which was split for memory only.
+IN_USE = RULES | {"width": None}
 
 
 def split(path, leaf):
@@ -56,7 +59,12 @@ class Train(ps.State):
 
     def step(self, windows):
         """Return the state after one step on some windows, and their bits per byte."""
-        bits, grads = jax.value_and_grad(lambda m: m.bits(windows).mean())(self.model)
+
+        def loss(model):
+            model = ps.shard(self.replace(model=model), rules=IN_USE).model
+            return model.bits(windows).mean()
+
+        bits, grads = jax.value_and_grad(loss)(self.model)
         opt, model = self.opt.update(self.model, grads=grads)
         return self.replace(model=model, opt=opt, count=self.count + 1), bits
 
@@ -101,10 +109,13 @@ def resume(folder, abstract, places):
     if not steps:
         return None
     path = folder / str(max(steps))
-    manifest = ocp.metadata(path).custom_metadata["purestate"]
+    metadata: Any = ocp.metadata(path).custom_metadata
     say(f"going on from step {max(steps)}")
     return ps.from_dict(
-        manifest, abstract, lambda wanted: ocp.load(path, wanted), sharding=places
+        metadata["purestate"],
+        abstract,
+        lambda wanted: ocp.load(path, wanted),
+        sharding=places,
     )
 
 
@@ -120,6 +131,11 @@ def train(steps, model_axis, batch, folder=None, every=10):
     """Train over all devices of all processes; return the state and the bits."""
     shape = jax.device_count() // model_axis, model_axis
     mesh = jax.make_mesh(shape, ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    with jax.set_mesh(mesh):
+        return train_over(mesh, steps, batch, folder, every)
+
+
+def train_over(mesh, steps, batch, folder, every):
     say(f"{jax.process_count()} processes, mesh {dict(mesh.shape)}")
     abstract = jax.eval_shape(start)
     places = ps.shardings(abstract, mesh, rules=RULES)

@@ -16,7 +16,7 @@ import pytest
 import purestate as ps
 from purestate._saving.file import File
 from purestate.errors import CorruptFileError, LoadError
-from tests.helpers import exactly
+from tests.helpers import exactly, python
 
 
 class Opt(ps.State):
@@ -433,6 +433,17 @@ def test_a_forged_file_that_is_nested_deep_is_refused(path, depth):
             ps.load(path, like)
 
 
+def test_a_tree_that_is_too_deep_to_walk_through_says_so():
+    arrays, manifest = ps.to_dict(train())
+    node = {"none": True}
+    for _ in range(400):
+        node = {"list": [node]}
+    manifest["root"]["data"]["w"] = node
+
+    with pytest.raises(LoadError, match="is nested deeper than Python goes"):
+        ps.from_dict(manifest, Train, arrays)
+
+
 def test_a_dict_in_the_place_of_a_header_is_refused(path):
     for text in ("[]", "1", "null", '"a"', "[" * 5000, '{"a":' * 3000):
         path.write_bytes(struct.pack("<Q", len(text)) + text.encode())
@@ -500,3 +511,33 @@ def test_a_copy_of_what_was_saved_still_reads(path):
     found = copy.copy(ps.load(path))
 
     np.testing.assert_array_equal(train().w, found["w"])
+
+
+def test_a_file_that_is_cut_off_while_it_is_open_is_found(path):
+    found = ps.load(path)
+    os.truncate(path, path.stat().st_size - 40)
+
+    with pytest.raises(
+        CorruptFileError, match=exactly(f"{path} was cut off while it was read")
+    ):
+        np.asarray(found["w"])
+
+
+def test_a_file_is_written_and_read_while_the_interpreter_ends(tmp_path):
+    path = str(tmp_path / "t.safetensors")
+    done = python(
+        f"""
+        import atexit
+        import numpy as np
+        import purestate as ps
+
+        def end():
+            ps.save({path!r}, [np.ones(1 << 20)])
+            assert ps.load({path!r}, [np.ones(1 << 20)])[0].sum() == 1 << 20
+            print("saved")
+
+        atexit.register(end)
+        """
+    )
+
+    assert "saved" in done.stdout, done.stderr

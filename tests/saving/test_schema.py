@@ -858,6 +858,8 @@ def test_a_cast_that_there_is_not_is_a_difference(path, saved, like, text):
 
 NO_LIKES = {
     "a class": (lambda: dict, "dict"),
+    "the class of all": (lambda: ps.State, "State"),
+    "a class of equinox": (lambda: eqx.nn.MLP, "MLP"),
     "an annotation": (lambda: dict[str, Net], f"dict[str, {__name__}.Net]"),
     "a union": (lambda: Net | None, f"{__name__}.Net | None"),
     "a class of numpy": (lambda: np.ndarray, "ndarray"),
@@ -1262,3 +1264,89 @@ def test_a_dataclass_of_another_process_may_have_changed(path):
             "the one expected)"
         )
     ]
+
+
+def test_what_a_migration_makes_is_compared_with_the_instance(path):
+    ps.save(path, state_class("Train", w=Array)(w=W))
+    Net = state_class("Net", w=Array)
+    Train = versioned(1, lambda saved, version: {"net": Net(w=jnp.ones(2))}, net=Net)
+
+    assert differences(path, Train(net=Net(w=W))) == [
+        "Train.net: what was made has another structure than like"
+    ]
+
+
+def test_a_long_static_value_is_cut_in_messages(path):
+    ps.save(path, Box(x=W, n="a" * 500))
+
+    (found,) = differences(path, Box(x=W, n=1))
+
+    assert found == (
+        f"Box.n: static value '{'a' * 196}... in the file, 1 expected (allow='static' "
+        f"takes the one expected)"
+    )
+
+
+# --- other engines ----------------------------------------------------------------------
+
+
+def test_something_that_is_no_manifest_is_refused():
+    with pytest.raises(
+        LoadError,
+        match=exactly(
+            "the manifest is not one that ps.to_dict returned (KeyError: 'purestate')"
+        ),
+    ):
+        ps.from_dict({}, Box, {})
+
+
+def test_a_manifest_of_a_later_format_is_refused():
+    _, manifest = ps.to_dict(Box(x=W))
+
+    with pytest.raises(
+        LoadError,
+        match=exactly("the manifest has format 2, newer than this purestate reads (1)"),
+    ):
+        ps.from_dict(manifest | {"purestate": 2}, Box, {})
+
+
+def test_arrays_that_are_not_those_of_the_manifest_are_refused():
+    arrays, manifest = ps.to_dict(Box(x={"a": W, "b": W + 1, "c": W + 2, "d": W + 3}))
+    del arrays["x.a"]
+    arrays["x.b"] = arrays["x.b"].astype(jnp.bfloat16)
+    arrays["x.c"] = [0.0, 1.0, 2.0, 3.0]
+
+    with pytest.raises(
+        LoadError,
+        match=exactly(
+            "leaves does not fit the manifest:\n"
+            "  x.a: nothing given, float32[4] expected\n"
+            "  x.b: bfloat16[4] given, float32[4] expected\n"
+            "  x.c: a list given, float32[4] expected"
+        ),
+    ):
+        ps.from_dict(manifest, Box, arrays)
+
+
+def test_only_what_is_needed_is_asked_for_and_only_when_all_fits():
+    before = state_class("Train", w=Array, avg=Array, empty=Array, n=np.ndarray)
+    arrays, manifest = ps.to_dict(
+        before(w=W, avg=W, empty=jnp.zeros((0, 3)), n=np.arange(3))
+    )
+    Train = state_class("Train", w=Array, empty=Array, n=np.ndarray)
+    asked = []
+
+    def leaves(wanted):
+        asked.append(wanted)
+        return arrays
+
+    with pytest.raises(LoadError):
+        ps.from_dict(manifest, Train, leaves)
+    assert not asked
+    found = ps.from_dict(manifest, Train, leaves, allow="drop")
+
+    assert found == Train(w=W, empty=jnp.zeros((0, 3)), n=np.arange(3))
+    assert ["n", "w"] == sorted(arrays.keys() & asked[0].keys())
+    assert 1 == len(asked)
+    assert ((4,), jnp.float32) == (asked[0]["w"].shape, asked[0]["w"].dtype)
+    assert type(asked[0]["n"]) is np.ndarray

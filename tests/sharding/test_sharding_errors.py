@@ -191,6 +191,13 @@ def test_a_function_that_returns_something_else():
         ps.shardings(one(lambda path, leaf: "data", 8), MESH)
 
 
+def test_an_error_of_a_spec_function_says_for_which_leaf():
+    with pytest.raises(IndexError) as found:
+        ps.shardings(one(lambda path, leaf: P(leaf.shape[2]), 8), MESH)
+
+    assert ["raised by the spec function for One.w."] == found.value.__notes__
+
+
 @pytest.mark.parametrize("call", [ps.shardings, ps.shard])
 def test_no_mesh(call):
     way_out = "or call it within jax.set_mesh(mesh)."

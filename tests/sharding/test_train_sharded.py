@@ -1,5 +1,6 @@
 """docs/examples/train_sharded.py: over devices and processes, killed and gone on with."""
 
+import json
 import os
 import re
 import signal
@@ -9,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from tests.helpers import ROOT
+from tests.helpers import ROOT, python
 from tests.test_examples import load
 
 SCRIPT = ROOT / "docs" / "examples" / "train_sharded.py"
@@ -100,3 +101,56 @@ def test_all_processes_stop_at_one_step_when_a_machine_is_taken(tmp_path):
     assert "stopped: a machine is wanted for something else" in found
     assert int(saved) == max(bits(found))
     assert (tmp_path / saved).is_dir()
+
+
+# The compiled step of eight devices, as it is and without the line that gathers.
+COUNTED = """
+import json, re, sys
+import jax, numpy as np, purestate as ps
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from tests.test_examples import load
+
+module = load("examples/train_sharded.py")
+text = np.arange(1000) % 128
+KINDS = "all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter"
+
+def counted(shape, rules, in_use):
+    module.IN_USE = in_use
+    mesh = jax.make_mesh(shape, ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    places = ps.shardings(jax.eval_shape(module.start), mesh, rules=rules)
+    step = jax.jit(lambda train, x: module.Train.step(train, x), donate_argnums=0, out_shardings=(places, None))
+    with jax.set_mesh(mesh):
+        state = ps.jit(module.start, out_shardings=places)()
+        given = module.windows(text, 0, 32, 65, NamedSharding(mesh, P("data")))
+        program = step.lower(state, given).compile()
+    here = sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(state))
+    memory = program.memory_analysis()
+    found = re.findall(rf"= (?:\\S+|\\([^=]*?\\)) (?:{KINDS})(?:-start)?\\(", program.as_text())
+    return {
+        "share": here / sum(x.nbytes for x in jax.tree.leaves(state)),
+        "reused": memory.alias_size_in_bytes / here,
+        "scratch": memory.temp_size_in_bytes,
+        "collectives": len(found),
+    }
+
+rules, alone = module.RULES, dict.fromkeys(module.RULES)
+print(json.dumps({
+    "copies": counted((8, 1), alone, alone),
+    "gathered": counted((4, 2), rules, module.IN_USE),
+    "left to XLA": counted((4, 2), rules, rules),
+}))
+"""
+
+
+def test_what_the_page_says_that_splitting_costs():
+    done = python(COUNTED, devices=8, cwd=ROOT)
+    assert 0 == done.returncode, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+
+    assert {1.0} == {row["reused"] for row in found.values()}
+    assert [1, 0.149, 0.149] == [round(row["share"], 3) for row in found.values()]
+    # These are XLA's, and differ between its versions.
+    copies, gathered, left = (row["collectives"] for row in found.values())
+    assert 1 == copies
+    assert gathered <= left / 2
+    assert found["gathered"]["scratch"] <= 0.7 * found["left to XLA"]["scratch"]

@@ -48,12 +48,11 @@ class Description:
         return {"purestate": FORMAT, "bytes": total, "root": self.root, **more}
 
 
-def describe(tree: Any, verb: str = "save") -> Description:
+def describe(tree: Any) -> Description:
     """Return a tree as JSON and arrays.
 
     Args:
         tree: a State, packed or not, or containers of States, arrays and numbers.
-        verb: what is to become of it, for errors.
 
     Raises:
         SaveError: leaves that are no arrays, numbers or strings, all of them.

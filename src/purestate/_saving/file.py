@@ -22,7 +22,6 @@ import threading
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import numpy as np
@@ -102,9 +101,9 @@ def write(path: str, arrays: Iterable[Outgoing], metadata: Mapping[str, str]) ->
     temporary = temporary_path(path)
     _writing.add(temporary)
     try:
-        with open_temporary(temporary) as file, ThreadPoolExecutor(1) as pool:
+        with open_temporary(temporary) as file:
             write_header(file, header)
-            checksums = [write_array(file, array, pool) for array in ordered]
+            checksums = [write_array(file, array) for array in ordered]
             write_checksums(file, header, checksums)
             sync(file)
         put_in_place(temporary, path)
@@ -198,13 +197,13 @@ def write_header(file: Any, header: bytes) -> None:
     file.write(header)
 
 
-def write_array(file: Any, array: Outgoing, pool: ThreadPoolExecutor) -> int:
+def write_array(file: Any, array: Outgoing) -> int:
     """Write the numbers of an array, and return their checksum."""
     data = _bytes_of(array.read())
     if data.nbytes < _ON_A_THREAD:
         file.write(data)
         return zlib.crc32(data)
-    checksum = _beside(pool, zlib.crc32, data)
+    checksum = _beside(zlib.crc32, data)
     try:
         file.write(data)
     finally:
@@ -212,14 +211,32 @@ def write_array(file: Any, array: Outgoing, pool: ThreadPoolExecutor) -> int:
     return result
 
 
-def _beside(
-    pool: ThreadPoolExecutor, work: Callable[[Any], _T], data: Any
-) -> Callable[[], _T]:
+def _beside(work: Callable[[Any], _T], data: Any) -> Callable[[], _T]:
     """Return a function that returns what comes of work done on another thread."""
+    done: list[tuple[Any, BaseException | None]] = []
+
+    def run() -> None:
+        try:
+            done.append((work(data), None))
+        except BaseException as error:  # noqa: BLE001  # raised where it is asked for
+            done.append((None, error))
+
+    # A thread, and no pool of them: that of concurrent.futures cannot be made any more
+    # when an atexit function saves.
+    thread = threading.Thread(target=run, name="purestate checksum")
     try:
-        return pool.submit(work, data).result
-    except RuntimeError:  # the interpreter is about to end, and starts no thread
+        thread.start()
+    except RuntimeError:  # the interpreter ends, and starts no thread
         return functools.partial(work, data)
+
+    def result() -> Any:
+        thread.join()
+        value, error = done[0]
+        if error is not None:
+            raise error
+        return value
+
+    return result
 
 
 def _bytes_of(array: np.ndarray[Any, Any]) -> Any:
@@ -393,22 +410,21 @@ class File:
             CorruptFileError: the bytes are not those that were written.
         """
         wanted = sorted((self.entries[n] for n in set(names)), key=lambda e: e.begin)
-        with ThreadPoolExecutor(1) as pool:
-            waiting: Callable[[], list[tuple[str, Any]]] = list
-            for run in _runs(wanted):
-                begin, end = run[0].begin, run[-1].end
-                data = self.bytes_at(self._begin + begin, end - begin)
-                parts = [(e, data[e.begin - begin : e.end - begin]) for e in run]
-                # One run is checked while the next one is read.
-                if end - begin >= _ON_A_THREAD:
-                    coming = _beside(pool, self._checked, parts)
-                else:
-                    coming = functools.partial(self._checked, parts)
-                del data, parts
-                yield from waiting()
-                waiting = coming
-                del coming
+        waiting: Callable[[], list[tuple[str, Any]]] = list
+        for run in _runs(wanted):
+            begin, end = run[0].begin, run[-1].end
+            data = self.bytes_at(self._begin + begin, end - begin)
+            parts = [(e, data[e.begin - begin : e.end - begin]) for e in run]
+            # One run is checked while the next one is read.
+            if end - begin >= _ON_A_THREAD:
+                coming = _beside(self._checked, parts)
+            else:
+                coming = functools.partial(self._checked, parts)
+            del data, parts
             yield from waiting()
+            waiting = coming
+            del coming
+        yield from waiting()
 
     def _checked(self, parts: list[tuple[Entry, Any]]) -> list[tuple[str, Any]]:
         for entry, data in parts:

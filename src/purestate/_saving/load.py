@@ -19,7 +19,8 @@ from purestate.errors import LoadError, LoadWarning
 
 _S = TypeVar("_S")
 _Path = str | os.PathLike[str]
-_Leaves = Mapping[str, Any] | Callable[[dict[str, Any]], Mapping[str, Any]]
+# What an engine returns is a mapping, and is typed as a tree of any kind.
+_Leaves = Mapping[str, Any] | Callable[[dict[str, Any]], Any]
 
 
 @overload

@@ -48,8 +48,8 @@ def shard(
     >>> class Net(ps.State):
     ...     w: jax.Array = ps.field(spec=P("data"))
     >>> mesh = jax.make_mesh((1,), ("data",))
-    >>> (w,) = jax.tree.leaves(ps.shard(Net(w=jnp.ones((4, 2))), mesh))
-    >>> w.sharding.spec == P("data")
+    >>> net = ps.shard(Net(w=jnp.ones((4, 2))), mesh)
+    >>> net.w.sharding == jax.NamedSharding(mesh, P("data"))
     True
     """
     targets = shardings_for("ps.shard", state, mesh, rules, batch)

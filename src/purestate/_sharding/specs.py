@@ -64,9 +64,11 @@ def shardings(
     ...     b: jax.Array
     >>> mesh = jax.make_mesh((1,), ("data",))
     >>> net = Net(w=jnp.ones((4, 2)), b=jnp.ones(2))
-    >>> split = ps.shardings(net, mesh, rules={"embed": "data"})
-    >>> [tuple(sharding.spec) for sharding in jax.tree.leaves(split)]
-    [('data', None), ()]
+    >>> places = ps.shardings(net, mesh, rules={"embed": "data"})
+    >>> places.w == jax.NamedSharding(mesh, P("data", None))
+    True
+    >>> places.b == jax.NamedSharding(mesh, P())
+    True
     """
     return shardings_for("ps.shardings", state, mesh, rules, batch)
 
@@ -88,7 +90,7 @@ def shardings_for(
     if problems:
         raise ShardingError.of(f"batch={batch!r}: {problem}" for problem in problems)
     asked: list[tuple[Any, str]] = []
-    found = _Walk(len(leading), asked).state(state, (), None)
+    found = _Walk(root, len(leading), asked).state(state, (), None)
     listed = [f"{path_text(path, root)}: {text}" for path, text in asked]
     made = []
     for leaf in found:
@@ -115,21 +117,28 @@ class _Spec(NamedTuple):
     declared: Any  # a PartitionSpec, or a function of (path, leaf)
     depth: int  # how long the field's own path is
 
-    def of(self, path: tuple[Any, ...], leaf: Any) -> Any:
+    def of(self, path: tuple[Any, ...], leaf: Any, root: str) -> Any:
         if isinstance(self.declared, PartitionSpec):
             return self.declared
-        return self.declared(jax.tree_util.keystr(path[self.depth :]), leaf)
+        try:
+            return self.declared(jax.tree_util.keystr(path[self.depth :]), leaf)
+        except Exception as error:
+            place = path_text(path, root)
+            error.add_note(f"raised by the spec function for {place}.")
+            raise
 
 
 class _Walk:
     """The way through a State, in the order of its leaves.
 
     Args:
+        root: the name that paths begin with.
         batch: how many dimensions were put in front of every leaf.
         asked: where what must be said is added, as (path, text).
     """
 
-    def __init__(self, batch: int, asked: list[tuple[Any, str]]) -> None:
+    def __init__(self, root: str, batch: int, asked: list[tuple[Any, str]]) -> None:
+        self._root = root
         self._batch = batch
         self._asked = asked
 
@@ -184,7 +193,7 @@ class _Walk:
         for below, part in jax.tree_util.tree_leaves_with_path(value, is_leaf=is_state):
             place = (*path, *below)
             if not is_state(part):
-                declared = spec.of(place, part) if spec else None
+                declared = spec.of(place, part, self._root) if spec else None
                 found.append(_Leaf(place, jnp.shape(part), declared))
             elif spec is None and _is_optimizer(part):
                 found += trained(part, place)
