@@ -456,6 +456,26 @@ def test_a_sharding_of_more_axes_than_the_array_is_named_before_anything_is_read
     assert line.startswith("  Box.x['a']: shape (2,) does not fit its sharding (")
 
 
+def test_a_sharding_of_an_abstract_mesh_is_named(path):
+    box = Box(x=jnp.ones(2))
+    ps.save(path, box)
+    mesh = jax.sharding.AbstractMesh((1,), ("x",))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+    like = Box(x=jax.ShapeDtypeStruct((2,), jnp.float32, sharding=sharding))
+
+    with pytest.raises(LoadError) as error:
+        ps.load(path, like)
+
+    assert str(error.value).splitlines()[1:] == [
+        (
+            "  Box.x: its sharding is of an abstract mesh, without devices (give "
+            "sharding=)"
+        )
+    ]
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    assert box == ps.load(path, like, sharding=here)
+
+
 def test_a_sharding_that_does_not_divide_is_named():
     code = """
     import jax, jax.numpy as jnp, numpy as np, os, tempfile, purestate as ps

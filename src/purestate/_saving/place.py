@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, SingleDeviceSharding
+from jax.sharding import AbstractMesh, NamedSharding, SingleDeviceSharding
 
 from purestate._compat import untyped_jax, weakly_typed
 from purestate._saving.describe import registered_parts
@@ -83,6 +83,8 @@ def misplaced(shape: Iterable[int], sharding: Any) -> str:
     """Return why an array of this shape cannot lie as a sharding says, or nothing."""
     if sharding is None:
         return ""
+    if isinstance(getattr(sharding, "mesh", None), AbstractMesh):
+        return "its sharding is of an abstract mesh, without devices (give sharding=)"
     check = getattr(sharding, "check_compatible_aval", sharding.shard_shape)
     try:
         check(tuple(shape))

@@ -37,8 +37,12 @@ _PLAIN = frozenset({bool, str, type(None)})
 _JNP_TYPE: Any = type(jnp.float32)
 _METHODS = (types.MethodType, types.BuiltinMethodType)
 _PLACES = (jax.Device, Mesh, Sharding)  # of the machine that saved
-_PURE = {cls.__name__: cls for cls in (pathlib.PurePosixPath, pathlib.PureWindowsPath)}
-_PATHS = {**_PURE, "Path": pathlib.Path}
+_PATHS: dict[Any, str] = {
+    type(pathlib.Path()): "Path",  # of whichever system
+    pathlib.PurePosixPath: "PurePosixPath",
+    pathlib.PureWindowsPath: "PureWindowsPath",
+}
+_PATH_CLASSES = {name: cls for cls, name in _PATHS.items()}
 _ADDRESS = re.compile("0x[0-9a-fA-F]{4}")
 _SHOWN = 1000  # characters of a repr that are kept as they are
 
@@ -150,12 +154,10 @@ def _encoded(value: Any, within: tuple[int, ...]) -> Any:
         return {"numpy_str": str(value)}
     if kind is range:
         return {"range": [value.start, value.stop, value.step]}
-    if kind is PartitionSpec and untyped_jax.sharding.PartitionSpec(*value) == value:
-        return {"partition_spec": [*map(inner, value)]}
-    if kind is type(pathlib.Path()) or kind in _PURE.values():
-        return {
-            "path": [kind.__name__ if kind in _PURE.values() else "Path", str(value)]
-        }
+    if kind is PartitionSpec and (parts := _spec_parts(value)) is not None:
+        return {"partition_spec": [*map(inner, parts)]}
+    if kind in _PATHS:
+        return {"path": [_PATHS[kind], str(value)]}
     if kind in _METHODS and not isinstance(value.__self__, types.ModuleType | None):
         return {"method": [_name(value), inner(value.__self__)]}
     if kind is functools.partial:
@@ -177,6 +179,12 @@ def _encoded(value: Any, within: tuple[int, ...]) -> Any:
         return encode_number(value)
     except TypeError:
         return _named(value)
+
+
+def _spec_parts(spec: Any) -> tuple[Any, ...] | None:
+    """Return what a PartitionSpec is made of, None if it is made of more than that."""
+    parts = tuple(spec)
+    return parts if untyped_jax.sharding.PartitionSpec(*parts) == spec else None
 
 
 def _is_plain_dataclass(kind: Any, value: Any) -> bool:
@@ -356,7 +364,7 @@ _READERS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "numpy_str": lambda body, *_: np.str_(body),
     "range": lambda body, *_: range(*body),
     "partition_spec": _partition_spec,
-    "path": lambda body, *_: _PATHS[body[0]](body[1]),
+    "path": lambda body, *_: _PATH_CLASSES[body[0]](body[1]),
     "method": _never,
     "partial": _never,
     "leaves": _never,
