@@ -15,7 +15,7 @@ import pytest
 
 import purestate as ps
 import purestate.testing as pst
-from purestate.errors import CheckError
+from purestate.errors import CheckError, LoadError
 from purestate.optax import Optimizer
 from tests.helpers import python
 
@@ -420,6 +420,89 @@ def test_a_packed_state_is_saved_as_the_state_and_comes_back_as_either(path):
     assert packed == after
     ps.save(path, Box(x=packed))
     assert Box(x=state) == ps.load(path, Box)
+
+
+def test_a_packed_state_inside_comes_back_as_the_instance_has_it(path):
+    box = Box(x={"a": ps.pack(Box(x=[jnp.ones(2), jax.random.key(1)])), "b": [3]})
+    ps.save(path, box)
+
+    for like in (box, jax.eval_shape(lambda: box)):
+        same(box, ps.load(path, like))
+
+
+def test_a_misfit_of_a_packed_state_has_its_path(path):
+    ps.save(path, Box(x=ps.pack(Box(x=jnp.ones(2)))))
+
+    for source, like in ((path, Box(x=ps.pack(Box(x=jnp.ones(3))))),):
+        with pytest.raises(LoadError, match=r"does not fit Box:\n  Box\.x\.x: shape"):
+            ps.load(source, like)
+    with pytest.raises(LoadError, match=r"does not fit Box:\n  Box\.x: shape"):
+        ps.load(ps.load(path)["x"], ps.pack(Box(x=jnp.ones(3))))
+
+
+def test_a_sharding_of_more_axes_than_the_array_is_named_before_anything_is_read(
+    path, monkeypatch
+):
+    from purestate._saving.file import File
+
+    ps.save(path, Box(x={"a": jnp.ones(2), "b": jnp.ones((2, 2)), "n": np.ones(2)}))
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("x", "y"))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x", "y"))
+    monkeypatch.setattr(File, "read", lambda *_: pytest.fail("an array was read"))
+
+    with pytest.raises(LoadError) as error:
+        ps.load(path, Box, sharding=sharding)
+    _, line = str(error.value).splitlines()
+    assert line.startswith("  Box.x['a']: shape (2,) does not fit its sharding (")
+
+
+def test_a_sharding_of_an_abstract_mesh_is_named(path):
+    box = Box(x=jnp.ones(2))
+    ps.save(path, box)
+    mesh = jax.sharding.AbstractMesh((1,), ("x",))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+    like = Box(x=jax.ShapeDtypeStruct((2,), jnp.float32, sharding=sharding))
+
+    with pytest.raises(LoadError) as error:
+        ps.load(path, like)
+
+    assert str(error.value).splitlines()[1:] == [
+        (
+            "  Box.x: its sharding is of an abstract mesh, without devices (give "
+            "sharding=)"
+        )
+    ]
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    assert box == ps.load(path, like, sharding=here)
+
+
+def test_a_sharding_that_does_not_divide_is_named():
+    code = """
+    import jax, jax.numpy as jnp, numpy as np, os, tempfile, purestate as ps
+    class Box(ps.State):
+        x: jax.Array
+        y: jax.Array
+    path = os.path.join(tempfile.mkdtemp(), "t")
+    ps.save(path, Box(x=jnp.ones(3), y=jnp.ones(4)))
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("x",))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+    try:
+        ps.load(path, Box, sharding=sharding)
+    except ps.errors.LoadError as error:
+        _, line = str(error).splitlines()
+        assert line.startswith("  Box.x: shape (3,) does not fit its sharding ("), line
+    else:
+        raise SystemExit("nothing was raised")
+    """
+    process = python(code, devices=2)
+
+    assert 0 == process.returncode, process.stderr
+
+
+def test_scalars_of_numpy_come_back_next_to_an_abstract_instance(path):
+    box = Box(x=[np.bool_(True), np.float32(2), np.int64(3), np.float64(0.1)])
+
+    same(box, through_file(path, box, jax.eval_shape(lambda: box)))
 
 
 # --- other libraries --------------------------------------------------------------------

@@ -196,12 +196,12 @@ def test_what_is_not_stored_has_no_old_name():
 
 
 def test_migrate_is_a_static_or_a_class_method():
-    class Static(ps.State):
+    class Static(ps.State, version=1):
         @staticmethod
         def __migrate__(saved, version):
             return saved
 
-    class Bound(ps.State):
+    class Bound(ps.State, version=1):
         @classmethod
         def __migrate__(cls, saved, version):
             return saved
@@ -219,6 +219,33 @@ def test_migrate_is_a_static_or_a_class_method():
         class Method(ps.State):
             def __migrate__(self, saved, version):
                 return saved
+
+
+def test_a_migration_that_would_never_run_is_an_error():
+    for keywords in ({}, {"version": 0}):
+        with pytest.raises(
+            DeclarationError,
+            match=r"^Train has __migrate__ and no version, so it would never run: files "
+            r"of an older version are migrated\. Write class Train\(\.\.\., "
+            r"version=1\), and a higher number at each change\.$",
+        ):
+
+            class Train(ps.State, **keywords):
+                @staticmethod
+                def __migrate__(saved, version):
+                    return saved
+
+
+def test_a_migration_may_be_of_a_class_whose_version_is_inherited():
+    class Base(ps.State, version=2):
+        pass
+
+    class Train(Base):
+        @staticmethod
+        def __migrate__(saved, version):
+            return saved
+
+    assert {} == Train.__migrate__({}, 1)
 
 
 def test_an_instance_of_a_versioned_class_is_like_any_other():

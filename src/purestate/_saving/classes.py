@@ -33,25 +33,41 @@ def _mentioned(annotation: Any) -> typing.Iterator[type]:
 
 def is_named(cls: type, name: str) -> bool:
     """Return whether a State class has or had a name."""
-    names = (short_name(cls), *layout_of(cls).was)
-    return name in names or name.rpartition(".")[2] in names
+    return _closeness(cls, name, "") > 0
 
 
-def state_class(name: str, module: str, classes: Iterable[type]) -> Any:
+def _closeness(cls: type, name: str, module: str) -> int:
+    """Return how well a State class fits a name in a file, 0 for not at all.
+
+    A class of that name may live next to one that once had it, and next to one that
+    has only its last part.
+    """
+    own, was = short_name(cls), layout_of(cls).was
+    last = name.rpartition(".")[2]
+    found = (last in (own, *was), name in was, name == own, cls.__module__ == module)
+    return 4 if all(found[2:]) else max(i * fits for i, fits in enumerate(found[:3], 1))
+
+
+def state_class(
+    name: str, module: str, classes: Iterable[type], met: Iterable[type] = ()
+) -> Any:
     """Return the State class of a name, None if there is none.
 
     Args:
         name: the class's name, in a file.
         module: where it was then; another one will do.
-        classes: where to look first. Among those that exist a notebook may have left
-            some of the same name: the last one is taken.
+        classes: those of the annotation, which come before all others, and their
+            subclasses. Among those that exist a notebook may have left some of the
+            same name: the last one is taken.
+        met: what the name stood for elsewhere in the file.
     """
-    for cls in classes:
-        if is_state_class(cls) and is_named(cls, name):
-            return cls
-    found = [cls for cls in _below(State) if is_named(cls, name)]
-    same = [cls for cls in found if cls.__module__ == module]
-    return [None, *found, *same][-1]
+    annotated = [cls for cls in classes if is_state_class(cls)]
+    below = [sub for cls in annotated for sub in _below(cls)]
+    for found in ([*below, *annotated[::-1]], [*met], _below(State)):
+        ranks = [_closeness(cls, name, module) for cls in found]
+        if any(ranks):  # the last one of the best
+            return max(zip(ranks, range(len(found)), found, strict=True))[2]
+    return None
 
 
 def _below(root: Any) -> list[Any]:

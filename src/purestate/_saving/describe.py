@@ -95,6 +95,28 @@ def registered_parts(value: Any) -> dict[str, tuple[Any, Any]] | None:
     return parts
 
 
+def static_part(value: Any) -> Any:
+    """Return what a registered class holds beside its children, as static values do.
+
+    The names of the children are left out, which are compared one by one.
+    """
+    structure: Any = jax.tree.structure(value, is_leaf=lambda part: part is not value)
+    aux = structure.node_data()[1]
+    steps = untyped_jax.tree_util.tree_flatten_with_path(
+        value, is_leaf=lambda part: part is not value
+    )[0]
+    names = tuple(str(name) for step, _ in steps for name in names_on(step))
+    if _are(names, aux):
+        return None
+    if type(aux) is tuple:
+        return tuple(part for part in aux if not _are(names, part))
+    return aux
+
+
+def _are(names: tuple[str, ...], value: Any) -> bool:
+    return bool(names) and type(value) is tuple and tuple(map(str, value)) == names
+
+
 class _Walk:
     """One walk through a tree: the arrays met so far, and what cannot be saved."""
 
@@ -188,7 +210,8 @@ class _Walk:
             for name, (step, part) in parts.items()
         ]
         self._foreign -= 1
-        return {"tree": class_name(type(value)), "children": children}
+        aux = encode(static_part(value))
+        return {"tree": class_name(type(value)), "children": children, "aux": aux}
 
     def _array(self, array: Any, path: str) -> Any:
         known = self._names.get(id(array))

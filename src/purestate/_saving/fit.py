@@ -5,23 +5,26 @@ once the wanted arrays are there. Where they do not, each difference is a line w
 way out.
 """
 
+import contextlib
 import dataclasses
 import functools
 import typing
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
-from purestate._compat import untyped_jax
+from purestate._compat import is_tracer, untyped_jax
 from purestate._instance.checks import run_checks
 from purestate._instance.numbers import is_number, strong
 from purestate._instance.seal import converted, default_of
+from purestate._pack.pack import pack
+from purestate._pack.packed import Packed
 from purestate._saving.classes import annotated_classes, is_named, state_class
-from purestate._saving.describe import class_name, registered_parts
-from purestate._saving.place import Want, part_of, wrong_sharding
+from purestate._saving.describe import class_name, registered_parts, static_part
+from purestate._saving.place import Want, misplaced, part_of, survives, wrong_sharding
 from purestate._saving.saved import Leaf, Saved, as_it_was
 from purestate._saving.values import (
     Recorded,
@@ -31,13 +34,16 @@ from purestate._saving.values import (
     encode_number,
     find_class,
     is_namedtuple,
+    is_unnamed,
+    is_vague,
     number_name,
     value_text,
 )
 from purestate._schema.fields import MISSING, old_names
 from purestate._schema.layout import Layout, layout_of
 from purestate._schema.leaves import is_array, is_key
-from purestate._schema.marks import is_state, is_state_class
+from purestate._schema.marks import held_by, is_state, is_state_class
+from purestate._schema.text import function_name
 from purestate.errors import LoadError
 
 ALLOW = ("cast", "drop", "keep", "static")
@@ -99,6 +105,8 @@ class Fit:
         problems: the differences, a line each.
         defaults: the fields that the file lacks, and that get their defaults.
         needs_instance: whether an instance as like would solve one of the problems.
+        vague: the static values of which no more than a name could be compared.
+        lost: the numbers that a cast has changed.
     """
 
     def __init__(self, allow: Iterable[str]) -> None:
@@ -107,8 +115,10 @@ class Fit:
         self.problems: list[str] = []
         self.defaults: list[str] = []
         self.needs_instance = False
+        self.vague: list[str] = []
+        self.lost: list[str] = []
         self._known: dict[Any, Want] = {}
-        self._classes: dict[str, type] = {}  # by the name in the file
+        self._classes: dict[tuple[str, str], type] = {}  # by module and name
 
     def tree(self, saved: Any, like: Any, spot: Spot) -> _Make:
         """Return what makes a part of the tree, once the wanted arrays are there.
@@ -123,7 +133,11 @@ class Fit:
             TypeError: `sharding=` has no sharding for a part.
         """
         saved = as_it_was(saved)
-        like = typing.get_origin(like) or like
+        if isinstance(like, Packed):
+            unpacked = self.tree(saved, like.unpack(), spot)
+            return lambda: pack(unpacked())
+        if (origin := typing.get_origin(like)) and is_state_class(origin):
+            like = origin
         if like is _AS_SAVED:
             return self._as_saved(saved, spot)
         if isinstance(like, type) and is_state_class(like):
@@ -295,7 +309,7 @@ class Fit:
         if "keep" not in self.allow and default_of(layout.specs[name]) is not MISSING:
             value = self._default(layout, name, Spot(spot.path), ())()
             if name in layout.static_names:
-                if agree(encode(value), encode(old)):
+                if agree(encode(old), encode(value)):
                     return _always(old)
             elif _is_alike(value, old):
                 return self._given(value, old, spot)
@@ -324,32 +338,83 @@ class Fit:
             where = jax.tree.map(lambda _: spot.array_sharding(), like)
         else:
             where = jax.tree.map(_sharding_of, like)
-        return lambda: jax.tree.map(_placed, value, where, is_leaf=_is_none)
+        made = self._completed(value, Spot(spot.path))
+        return lambda: jax.tree.map(_placed, made(), where, is_leaf=_is_none)
+
+    def _completed(self, value: Any, spot: Spot) -> _Make:
+        """Return what makes something that a migration made, maybe of unread arrays."""
+        if refused := self._unread(value, spot, static=False):
+            return refused
+        parts, structure = untyped_jax.tree_util.tree_flatten_with_path(value)
+        if not any(isinstance(part, Leaf | Saved) for _, part in parts):
+            return _always(value)
+        makes = [
+            self._as_saved(part, Spot(spot.path + jax.tree_util.keystr(path)))
+            for path, part in parts
+        ]
+        return lambda: structure.unflatten([make() for make in makes])
 
     # --- static values ----------------------------------------------------------------
 
     def _static(self, layout: Layout, name: str, value: Any, spot: Spot) -> _Make:
         if not isinstance(value, Recorded):
-            return _always(value)
+            return self._unread(value, spot, static=True) or self._annotated(
+                value, spot
+            )
         default = default_of(layout.specs[name])
-        if default is not MISSING and agree(encode(default), value.encoded):
+        is_known = default is not MISSING and not is_unnamed(value.encoded)
+        if is_known and agree(value.encoded, encode(default)):
+            self._note_vague(value.encoded, spot)
             return _always(default)
         made = decode(value.encoded, spot.classes())
         return self._cannot_hold(made, spot) or _always(made)
+
+    def _annotated(self, value: Any, spot: Spot) -> _Make:
+        """Return what makes a value of the classes that the annotation mentions."""
+        encoded = encode(value)
+        if not isinstance(encoded, dict) or not (classes := spot.classes()):
+            return _always(value)
+        made = decode(encoded, classes)
+        if isinstance(made, Recorded) and isinstance(decode(encoded), Recorded):
+            return _always(value)  # of a migration
+        return self._cannot_hold(made, spot) or _always(made)
+
+    def _unread(self, value: Any, spot: Spot, *, static: bool) -> _Make | None:
+        """Refuse what a migration left of the file where it is not read."""
+        for text, part in _left_of_file(value, static):
+            inner = spot.below_text(text)
+            if isinstance(part, Recorded):
+                return self._cannot_hold(part, inner)
+            what = (
+                "an array" if isinstance(part, Leaf) else f"a {part.name or part.kind}"
+            )
+            return self._problem(
+                inner,
+                f"{what} of the file in a static field (np.asarray(...).item() reads a "
+                f"number; arrays belong into data fields)",
+            )
+        return None
+
+    def _note_vague(self, encoded: Any, spot: Spot) -> None:
+        if is_vague(encoded) and spot.path not in self.vague:
+            self.vague.append(spot.path)
 
     def _cannot_hold(self, value: Any, spot: Spot) -> _Make | None:
         if not isinstance(value, Recorded):
             return None
         self.needs_instance = True
+        ways = "give an instance as like, or a default in the class"
+        if is_unnamed(value.encoded):  # no default is known to be the same
+            ways = "give an instance as like"
         return self._problem(
-            spot,
-            f"the file names {value!r}, which it cannot hold (give an instance as "
-            f"like, or a default in the class)",
+            spot, f"the file names {value!r}, which it cannot hold ({ways})"
         )
 
     def _same_static(self, value: Any, old: Any, spot: Spot) -> _Make:
         known = value.encoded if isinstance(value, Recorded) else encode(value)
-        if "static" not in self.allow and not agree(known, encode(old)):
+        if agree(known, encode(old)):
+            self._note_vague(known, spot)
+        elif "static" not in self.allow:
             self._problem(
                 spot,
                 f"static value {value_text(value)} in the file, {value_text(old)} "
@@ -381,8 +446,10 @@ class Fit:
 
     def _registered(self, saved: Any, like: Any, spot: Spot) -> _Make:
         cls, parts = type(like), registered_parts(like)
-        if parts is None and callable(like):  # as equinox has among its leaves
-            return self._same_static(saved, like, spot)
+        if parts is None and (callable(like) or _is_annotation(like)):
+            if isinstance(saved, Recorded):  # as equinox has among its leaves
+                return self._same_static(saved, like, spot)
+            return self._problem(spot, _no_like(like))
         if parts is None:
             return self._problem(
                 spot,
@@ -391,6 +458,8 @@ class Fit:
             )
         if not _is_kind(saved, "tree", cls):
             return self._differ(spot, saved, f"a {class_name(cls)}")
+        if saved.aux is not None:
+            self._same_static(saved.aux, static_part(like), spot)
         old = {name: part for name, (_, part) in parts.items()}
         makes = self._items(saved, old, spot, "{}")
         structure: Any = jax.tree.structure(like, is_leaf=lambda x: x is not like)
@@ -415,6 +484,12 @@ class Fit:
     # --- leaves -----------------------------------------------------------------------
 
     def _array(self, saved: Any, like: Any, spot: Spot) -> _Make:
+        if is_tracer(like):
+            return self._problem(
+                spot,
+                "a tracer expected, which is no array yet (load outside of jit, or "
+                "give what jax.eval_shape returns)",
+            )
         cast = "cast" in self.allow
         if is_number(saved) and not isinstance(saved, Leaf):
             if _is_abstract_number(saved, like):
@@ -426,7 +501,11 @@ class Fit:
                         f"{type(saved).__name__} in the file, an array of {like.dtype} "
                         f"expected (allow='cast' converts)",
                     )
-                saved = np.asarray(saved)
+                saved = _array_of(saved, like.dtype)
+                if saved.dtype == object:
+                    return self._problem(
+                        spot, f"{saved} in the file, which {like.dtype} cannot hold"
+                    )
         if not isinstance(saved, Leaf) and not is_array(saved):
             return self._differ(spot, saved, _kind_text(like))
         problem = _type_problem(saved, like, cast)
@@ -436,14 +515,14 @@ class Fit:
         if sharding is None:
             sharding = _sharding_of(like)
         if is_key(like):
-            return self._want(saved, "key", None, False, sharding)
+            return self._want(saved, "key", None, False, sharding, spot)
         weak = bool(getattr(like, "weak_type", False))
         kind, dtype = "jax", np.dtype(like.dtype)
         if isinstance(like, np.ndarray):
             kind = "numpy"
         elif _is_abstract_numpy(saved, like):
             kind, dtype = "numpy", saved.dtype
-        return self._want(saved, kind, dtype, weak, sharding)
+        return self._want(saved, kind, dtype, weak, sharding, spot)
 
     def _number(self, saved: Any, like: Any, spot: Spot) -> _Make:
         if type(saved) is type(like):
@@ -451,20 +530,31 @@ class Fit:
         if not (is_number(saved) and is_number(like)):
             return self._differ(spot, saved, _kind_text(like))
         if "cast" in self.allow:
-            return _always(type(like)(saved))
+            try:
+                made: Any = type(like)(saved)
+            except (TypeError, ValueError, OverflowError):
+                kind = type(like).__name__
+                return self._problem(spot, f"{saved!r} in the file, which is no {kind}")
+            if not survives(np.asarray(saved), np.asarray(made)):
+                self.lost.append(spot.path or "the tree")
+            return _always(made)
         names = type(saved).__name__, type(like).__name__
         return self._problem(
             spot, f"{names[0]} in the file, {names[1]} expected (allow='cast' converts)"
         )
 
     def _want(
-        self, saved: Any, kind: str, dtype: Any, weak: bool, sharding: Any
+        self, saved: Any, kind: str, dtype: Any, weak: bool, sharding: Any, spot: Spot
     ) -> _Make:
+        if kind != "numpy" and (problem := misplaced(saved.shape, sharding)):
+            return self._problem(spot, problem)
         origin = (saved.source, saved.name) if isinstance(saved, Leaf) else (saved, "")
         key = (id(origin[0]), origin[1], kind, dtype, weak, sharding)
         want = self._known.get(key)
         if want is None:
-            want = self._known[key] = Want(saved, kind, dtype, weak, sharding)
+            path = spot.path or "the tree"
+            want = Want(saved, kind, dtype, weak, sharding, path)
+            self._known[key] = want
             self.wants.append(want)
         made = want
         return lambda: made.array
@@ -481,15 +571,19 @@ class Fit:
             spot = dataclasses.replace(spot, classes=lambda: (cls,))
             return self._saved_class(_as_saved_tuple(saved), spot)
         if isinstance(saved, dict):
-            for key in saved:
-                self._cannot_hold(key, spot)
-            makes = self._parts_as_saved(saved, spot, "[{!r}]")
+            keys = [self._key_as_saved(key, spot) for key in saved]
+            makes = [*self._parts_as_saved(saved, spot, "[{!r}]").values()]
             kind = type(saved)
-            return lambda: kind((key, make()) for key, make in makes.items())
+            return lambda: kind(
+                (key(), make()) for key, make in zip(keys, makes, strict=True)
+            )
         if type(saved) in (list, tuple):
             row = self._parts_as_saved(dict(enumerate(saved)), spot, "[{!r}]")
             return lambda: type(saved)(make() for make in row.values())
-        return self._cannot_hold(saved, spot) or _always(saved)
+        return self._cannot_hold(saved, spot) or self._completed(saved, spot)
+
+    def _key_as_saved(self, key: Any, spot: Spot) -> _Make:
+        return self._cannot_hold(key, spot) or self._annotated(key, spot)
 
     def _parts_as_saved(
         self, parts: Mapping[Any, Any], spot: Spot, step: str
@@ -502,9 +596,11 @@ class Fit:
     def _array_as_saved(self, saved: Any, spot: Spot) -> _Make:
         sharding = spot.array_sharding()
         if not isinstance(saved, Leaf):
+            if problem := misplaced(saved.shape, sharding):
+                return self._problem(spot, problem)
             return _always(_placed(saved, sharding))
         if saved.kind == "key":
-            return self._want(saved, "key", None, False, sharding)
+            return self._want(saved, "key", None, False, sharding, spot)
         dtype = saved.dtype
         if saved.kind == "jax":
             dtype = jax.dtypes.canonicalize_dtype(dtype)
@@ -514,17 +610,18 @@ class Fit:
                     f"{saved.dtype} in the file, which jax has only with "
                     f"jax_enable_x64 (allow='cast' converts to {dtype})",
                 )
-        return self._want(saved, saved.kind, dtype, saved.weak, sharding)
+        return self._want(saved, saved.kind, dtype, saved.weak, sharding, spot)
 
     def _saved_class(self, saved: Saved, spot: Spot) -> _Make:
         classes = spot.classes()
         if saved.kind == "state":
             # A part without an annotation, as moments of an optimizer are, is of the
             # class that its name stood for elsewhere in the file.
-            met = [self._classes[key] for key in [saved.name] if key in self._classes]
-            cls = state_class(saved.name, saved.module, (*classes, *met))
+            key = saved.module, saved.name
+            met = [cls for cls in [self._classes.get(key)] if cls]
+            cls = state_class(saved.name, saved.module, classes, met)
             if cls is not None:
-                self._classes.setdefault(saved.name, cls)
+                self._classes.setdefault(key, cls)
                 return self._of_class(saved, cls, spot)
             named = [c for c in classes if is_state_class(c)]
             if len(named) == 1:
@@ -593,6 +690,25 @@ def _is_none(value: Any) -> bool:
     return value is None
 
 
+def _is_annotation(like: Any) -> bool:
+    return isinstance(like, type) or typing.get_origin(like) is not None
+
+
+def _no_like(like: Any) -> str:
+    """Return what is wrong with a function or an annotation as like."""
+    if _is_annotation(like):
+        name = like.__name__ if isinstance(like, type) else repr(like)
+        return (
+            f"{name} expected, which is no State class (give one, an instance, or a "
+            f"list, tuple or dict that holds them)"
+        )
+    name = function_name(like)
+    return (
+        f"the function {name} expected, which no file holds (if it makes what is "
+        f"expected: jax.eval_shape({name}))"
+    )
+
+
 def _as_saved_tuple(value: Any) -> Saved:
     fields = dict(zip(type(value)._fields, value, strict=True))
     return Saved(fields, "namedtuple", class_name(type(value)))
@@ -607,9 +723,39 @@ def _is_kind(saved: Any, kind: str, cls: type) -> bool:
 
 def _known_key(key: Any, like: Mapping[Any, Any]) -> Any:
     """Return a key of a dict, which a file may know by name only."""
-    if not isinstance(key, Recorded):
+    known = key.encoded if isinstance(key, Recorded) else encode(key)
+    if not isinstance(known, dict) or key in like:
         return key
-    return next((k for k in like if agree(encode(k), key.encoded)), key)
+    return next((k for k in like if agree(known, encode(k))), key)
+
+
+def _left_of_file(value: Any, static: bool, path: str = "") -> Iterator[Any]:
+    """Yield path and part of what a file names, and static parts that it holds."""
+    if isinstance(value, Recorded) or (static and isinstance(value, Leaf | Saved)):
+        yield path, value
+    elif is_state(value):
+        layout, held = layout_of(type(value)), held_by(value)
+        for name in layout.names:
+            inner = static or name in layout.static_names
+            yield from _left_of_file(held[name], inner, f"{path}.{name}")
+    elif isinstance(value, tuple | list | frozenset):
+        for i, part in enumerate(value):
+            yield from _left_of_file(part, static, f"{path}[{i}]")
+    elif type(value) in (dict, OrderedDict):
+        for key, part in value.items():
+            yield from _left_of_file(part, static, f"{path}[{key!r}]")
+    elif static and dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for name, part in getattr(value, "__dict__", {}).items():
+            yield from _left_of_file(part, static, f"{path}.{name}")
+
+
+def _array_of(number: Any, dtype: Any) -> Any:
+    """Return a number as an array; of objects if the dtype has none that large."""
+    made = np.asarray(number)
+    if made.dtype == object and jax.numpy.issubdtype(dtype, np.inexact):
+        with contextlib.suppress(OverflowError):
+            return np.asarray(float(number))
+    return made
 
 
 def _is_alike(value: Any, like: Any) -> bool:
@@ -653,6 +799,8 @@ def _is_abstract_number(saved: Any, like: Any) -> bool:
     """Return whether `jax.eval_shape` returned `like` for a number of this type."""
     if not isinstance(like, jax.ShapeDtypeStruct) or like.shape != () or is_key(like):
         return False
+    if isinstance(saved, np.generic):  # whose types eval_shape keeps
+        return bool(jax.dtypes.canonicalize_dtype(saved.dtype) == like.dtype)
     is_weak = bool(like.weak_type) or isinstance(saved, bool)
     return is_weak and bool(like.dtype == untyped_jax.numpy.result_type(saved))
 

@@ -9,13 +9,11 @@ from typing import Any, TypeVar, overload
 import numpy as np
 
 from purestate._compat import untyped_jax
-from purestate._pack.pack import pack
 from purestate._pack.packed import Packed
 from purestate._saving.file import File, local_path, stored_as
 from purestate._saving.fit import ALLOW, Fit, Spot
 from purestate._saving.place import fetch
 from purestate._saving.saved import Leaf, Saved, copied, saved_tree
-from purestate._schema.marks import is_state_class
 from purestate._schema.text import root_name
 from purestate.errors import LoadError, LoadWarning
 from purestate.errors._base import warn_caller
@@ -85,10 +83,12 @@ def load(
     """
     allowed = allowed_words(allow)
     if not isinstance(source, str | bytes | os.PathLike):
-        if like is None:
+        if like is None or not isinstance(source, dict | list | tuple | Leaf):
+            what = "nothing" if like is None else f"a {type(like).__name__}"
             raise TypeError(
-                "ps.load takes a path, or a part of what ps.load(path) returned and a "
-                "class or an instance as like."
+                f"ps.load takes a path, or a part of what ps.load(path) returned and a "
+                f"class or an instance as like: got a {type(source).__name__} as the "
+                f"first and {what} as like."
             )
         part = copied(source)
         return _fitted(part, like, allowed, sharding, _name_of(part))
@@ -179,19 +179,14 @@ def allowed_words(allow: str | Iterable[str]) -> frozenset[str]:
 def _fitted(
     saved: Any, like: Any, allowed: frozenset[str], sharding: Any, name: str
 ) -> Any:
-    if isinstance(like, Packed):
-        return pack(_fitted(saved, like.unpack(), allowed, sharding, name))
-    if isinstance(like, type) and not is_state_class(like):
-        raise TypeError(
-            f"like is the class {like.__name__}: give a State class, an instance, or "
-            f"a container of these."
-        )
     fit = Fit(allowed)
     try:
         make = fit.tree(saved, like, Spot(sharding=sharding))
     except RecursionError:
         raise LoadError.too_deep(name) from None
     if fit.problems:
+        if isinstance(like, Packed):
+            like = like.unpack()
         is_class = isinstance(like, type)
         expected = like.__name__ if is_class else root_name(like)
         raise LoadError.unfit(
@@ -207,7 +202,10 @@ def _fitted(
                 f"are used."
             )
         )
-    fetch(fit.wants)
+    if fit.vague:
+        warn_caller(LoadWarning.vague(name, fit.vague))
+    if lost := [*fit.lost, *fetch(fit.wants)]:
+        warn_caller(LoadWarning.lost(name, lost))
     try:
         return make()
     except Exception as error:  # of a check

@@ -2,12 +2,14 @@
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, SingleDeviceSharding
+from jax.sharding import AbstractMesh, NamedSharding, SingleDeviceSharding
 
 from purestate._compat import untyped_jax, weakly_typed
 from purestate._saving.describe import registered_parts
@@ -16,6 +18,7 @@ from purestate._saving.saved import Leaf, wrapped
 from purestate._schema.marks import held_by, is_state
 
 _BATCH = 1 << 25  # bytes that are handed to the devices at once
+_PART = 1 << 20  # numbers that are compared at once
 _weak = jax.jit(weakly_typed)
 
 
@@ -29,6 +32,7 @@ class Want:
         dtype: that it shall have; None for a key.
         weak: whether its type shall be weak.
         sharding: where it shall lie; None for the default device, uncommitted.
+        path: of its place in the tree, for messages.
         array: it, once it was fetched.
     """
 
@@ -37,6 +41,7 @@ class Want:
     dtype: Any
     weak: bool
     sharding: Any
+    path: str
     array: Any = None
 
 
@@ -74,8 +79,62 @@ def wrong_sharding(sharding: Any, path: str) -> TypeError:
     )
 
 
-def fetch(wants: Iterable[Want]) -> None:
-    """Read what is wanted, and put it in place."""
+def misplaced(shape: Iterable[int], sharding: Any) -> str:
+    """Return why an array of this shape cannot lie as a sharding says, or nothing."""
+    if sharding is None:
+        return ""
+    if isinstance(getattr(sharding, "mesh", None), AbstractMesh):
+        return "its sharding is of an abstract mesh, without devices (give sharding=)"
+    check = getattr(sharding, "check_compatible_aval", sharding.shard_shape)
+    try:
+        check(tuple(shape))
+        sharding.shard_shape(tuple(shape))
+    except Exception as error:  # noqa: BLE001  # whatever a sharding raises
+        reason = str(error).partition("\n")[0]
+        return f"shape {tuple(shape)} does not fit its sharding ({reason})"
+    return ""
+
+
+def survives(before: Any, after: Any) -> bool:
+    """Return whether a cast kept all numbers: none is another one but for rounding."""
+    if before.dtype == object or after.dtype == object:  # ints of Python
+        return bool(before == after) or jnp.issubdtype(after.dtype, np.inexact)
+    if isinstance(before, jax.Array) or isinstance(after, jax.Array):
+        return bool(_all_kept(before, after, jnp))
+    before, after = before.reshape(-1), after.reshape(-1)
+    with np.errstate(all="ignore"):
+        return all(  # in parts, since each takes memory
+            _all_kept(before[i : i + _PART], after[i : i + _PART], np)
+            for i in range(0, before.size, _PART)
+        )
+
+
+def _all_kept(before: Any, after: Any, numpy: Any) -> Any:
+    if not jnp.issubdtype(after.dtype, np.inexact):
+        there = (after.astype(before.dtype) == before).all()
+        return there & ((before.real < 0) == (after < 0)).all()
+    kept = True
+    if jnp.issubdtype(before.dtype, np.complexfloating):
+        is_complex = jnp.issubdtype(after.dtype, np.complexfloating)
+        kept = is_complex or (before.imag == 0).all()
+    was_finite = True
+    if jnp.issubdtype(before.dtype, np.inexact):
+        was_finite = numpy.isfinite(_wide(before))
+    return kept & (numpy.isfinite(_wide(after)) | ~numpy.asarray(was_finite)).all()
+
+
+def _wide(numbers: Any) -> Any:
+    """Return numbers in a dtype that numpy knows: it has no isfinite for all others."""
+    return numbers.astype(np.float32) if numbers.dtype.itemsize < 4 else numbers
+
+
+def fetch(wants: Iterable[Want]) -> list[str]:
+    """Read what is wanted, and put it in place.
+
+    Returns:
+        The paths of those with numbers that their dtype does not have.
+    """
+    lost: list[str] = []
     by_source: dict[int, list[Want]] = {}
     for want in wants:
         source = getattr(want.source, "source", None)  # None: an array
@@ -84,11 +143,11 @@ def fetch(wants: Iterable[Want]) -> None:
     size = 0
     for group in by_source.values():
         for want, numbers in _numbers(group):
-            if want.kind == "numpy":
-                want.array = _for_numpy(numbers, want.dtype)
-                continue
             if want.dtype is not None and numbers.dtype != want.dtype:
-                numbers = numbers.astype(want.dtype)
+                numbers = _cast(numbers, want, lost)
+            if want.kind == "numpy":
+                want.array = _for_numpy(numbers)
+                continue
             batch.append((want, numbers))
             size += numbers.nbytes
             del numbers
@@ -96,6 +155,16 @@ def fetch(wants: Iterable[Want]) -> None:
                 _put(batch)
                 batch, size = [], 0
     _put(batch)
+    return lost
+
+
+def _cast(numbers: Any, want: Want, lost: list[str]) -> Any:
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", np.exceptions.ComplexWarning)
+        made = numbers.astype(want.dtype)
+    if not survives(numbers, made):
+        lost.append(want.path)
+    return made
 
 
 def _numbers(group: list[Want]) -> Iterator[tuple[Want, Any]]:
@@ -124,11 +193,9 @@ def _of_numbers(want: Want) -> Any:
     return want.sharding if is_known or want.kind != "key" else None
 
 
-def _for_numpy(numbers: Any, dtype: Any) -> np.ndarray[Any, Any]:
+def _for_numpy(numbers: Any) -> np.ndarray[Any, Any]:
     """Return an array that can be written to, and holds no more memory than its own."""
     made = np.asarray(numbers)
-    if made.dtype != dtype:
-        return made.astype(dtype)
     base: Any = made if made.base is None else made.base
     is_whole = getattr(base, "nbytes", math.inf) <= made.nbytes + 128
     return made if is_whole and made.flags.writeable else made.copy()

@@ -19,7 +19,7 @@ import numpy as np
 from purestate._compat import untyped_jax
 from purestate._inspect.repr import pformat
 from purestate._saving.describe import FORMAT
-from purestate._saving.values import decode, dtype_named, value_text
+from purestate._saving.values import Recorded, decode, dtype_named, value_text
 from purestate.errors import LoadError
 
 if TYPE_CHECKING:
@@ -170,6 +170,7 @@ class Saved(dict[Any, Any]):
         self.version = 0
         self.extra: Any = None
         self.data: dict[str, Any] = {}  # what was saved as data, to tell it from static
+        self.aux: Recorded | None = None  # beside the children of a class of others
 
     def close(self) -> None:
         """Close the file, from which no array can be read then; `with` does it, too.
@@ -306,6 +307,9 @@ def _tree(node: Any, source: Source) -> Any:
     kind_name = "namedtuple" if "namedtuple" in node else "tree"
     fields = {name: _tree(part, source) for name, part in parts}
     found = Saved(fields, kind_name, _checked(node[kind_name], str))
+    if "aux" in node:
+        decode(node["aux"])  # it is a value
+        found.aux = Recorded(node["aux"])
     found.path, found.source = source.name, source
     return found
 

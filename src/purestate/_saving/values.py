@@ -9,17 +9,23 @@ returns a `Recorded` for it, and `agree` tells whether an object is the one reco
 import dataclasses
 import enum
 import functools
+import hashlib
 import json
 import math
+import pathlib
+import re
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, PartitionSpec, Sharding
 
-from purestate._compat import is_written_by_dataclasses
+from purestate._compat import is_written_by_dataclasses, untyped_jax
 from purestate._instance.leaves import Leaves
 from purestate._schema.layout import layout_of
 from purestate._schema.marks import held_by, is_state
@@ -29,7 +35,16 @@ _BITS = 63  # of integers that every reader of JSON takes
 _LONGEST = 200  # characters of a value in a message
 _PLAIN = frozenset({bool, str, type(None)})
 _JNP_TYPE: Any = type(jnp.float32)
-
+_METHODS = (types.MethodType, types.BuiltinMethodType)
+_PLACES = (jax.Device, Mesh, Sharding)  # of the machine that saved
+_PATHS: dict[Any, str] = {
+    type(pathlib.Path()): "Path",  # of whichever system
+    pathlib.PurePosixPath: "PurePosixPath",
+    pathlib.PureWindowsPath: "PureWindowsPath",
+}
+_PATH_CLASSES = {name: cls for cls, name in _PATHS.items()}
+_ADDRESS = re.compile("0x[0-9a-fA-F]{4}")
+_SHOWN = 1000  # characters of a repr that are kept as they are
 
 # Of another width on every platform.
 _LONG = ("longdouble", "clongdouble", "float96", "float128", "complex192", "complex256")
@@ -113,6 +128,12 @@ def _encoded(value: Any, within: tuple[int, ...]) -> Any:
     kind: Any = type(value)
     inner = functools.partial(_encoded, within=(*within, id(value)))
     if isinstance(value, enum.Enum):
+        if isinstance(value, enum.Flag) and value.name not in kind._member_map_:
+            members = [*value]
+            rest = functools.reduce(
+                lambda left, m: left & ~m.value, members, value.value
+            )
+            return {"flag": [_name(kind), [m.name for m in members], rest]}
         return {"enum": [_name(kind), value.name]}
     if kind is tuple:
         return {"tuple": [*map(inner, value)]}
@@ -124,11 +145,21 @@ def _encoded(value: Any, within: tuple[int, ...]) -> Any:
     if kind is slice:
         return {"slice": [*map(inner, (value.start, value.stop, value.step))]}
     if issubclass(kind, np.dtype) and number_name(value):
-        return {"dtype": value.name}
+        return {"dtype": value.name if value.isnative else value.str}
     if isinstance(value, _JNP_TYPE):
         return {"jnp_dtype": value.dtype.name}
     if isinstance(value, type) and issubclass(value, np.generic):
         return {"scalar_type": np.dtype(value).name}
+    if kind is np.str_:
+        return {"numpy_str": str(value)}
+    if kind is range:
+        return {"range": [value.start, value.stop, value.step]}
+    if kind is PartitionSpec and (parts := _spec_parts(value)) is not None:
+        return {"partition_spec": [*map(inner, parts)]}
+    if kind in _PATHS:
+        return {"path": [_PATHS[kind], str(value)]}
+    if kind in _METHODS and not isinstance(value.__self__, types.ModuleType | None):
+        return {"method": [_name(value), inner(value.__self__)]}
     if kind is functools.partial:
         named = {k: inner(part) for k, part in sorted(value.keywords.items())}
         return {"partial": [inner(value.func), [*map(inner, value.args)], named]}
@@ -147,7 +178,13 @@ def _encoded(value: Any, within: tuple[int, ...]) -> Any:
     try:
         return encode_number(value)
     except TypeError:
-        return {"named": _named(value)}
+        return _named(value)
+
+
+def _spec_parts(spec: Any) -> tuple[Any, ...] | None:
+    """Return what a PartitionSpec is made of, None if it is made of more than that."""
+    parts = tuple(spec)
+    return parts if untyped_jax.sharding.PartitionSpec(*parts) == spec else None
 
 
 def _is_plain_dataclass(kind: Any, value: Any) -> bool:
@@ -157,15 +194,35 @@ def _is_plain_dataclass(kind: Any, value: Any) -> bool:
         kind.__dataclass_params__.frozen
         and is_value_dataclass(value)
         and is_written_by_dataclasses(kind.__init__)
-        and getattr(value, "__dict__", {}).keys() == names
+        and _held(kind, value) == names
     )
 
 
-def _named(value: Any) -> str:
-    name = getattr(value, "__qualname__", None)
+def _held(kind: Any, value: Any) -> set[str]:
+    """Return the names of all that an object of a dataclass holds."""
+    slots = {n for c in kind.__mro__ for n in getattr(c, "__slots__", ())}
+    return slots.union(getattr(value, "__dict__", ())) - {"__dict__", "__weakref__"}
+
+
+def _named(value: Any) -> Any:
+    """Return the name of an object; of one without a name also how it shows itself."""
     if isinstance(value, types.ModuleType):
-        return value.__name__
-    return _name(value) if isinstance(name, str) else _type_name(value)
+        return {"named": value.__name__}
+    if isinstance(value, np.ufunc | jnp.ufunc):  # whose __qualname__ is new
+        package = "numpy" if isinstance(value, np.ufunc) else "jax.numpy"
+        return {"named": f"{package}:{getattr(value, '__name__', '')}"}
+    if isinstance(value, _PLACES):
+        return {"named": _name(type(value))}
+    is_alias = typing.get_origin(value) is not None  # list[int] has the name of list
+    if isinstance(getattr(value, "__qualname__", None), str) and not is_alias:
+        return {"named": _name(value)}
+    text = repr(value)
+    if _ADDRESS.search(text):
+        return {"named": _type_name(value)}
+    if len(text) > _SHOWN:
+        digest = hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()
+        text = f"{text[:_SHOWN]}...{digest}"
+    return {"shown": [_type_name(value), text]}
 
 
 def _name(value: Any) -> str:
@@ -192,6 +249,7 @@ def decode(encoded: Any, classes: Iterable[type] = ()) -> Any:
     try:
         return _decoded(encoded, tuple(classes))
     except _Unmakeable:
+        _text(encoded)  # it may be forged
         return Recorded(encoded)
 
 
@@ -214,6 +272,14 @@ def _scalar(body: Any, inner: Any, classes: Any) -> Any:
     return value
 
 
+def _dtype(body: Any, inner: Any, classes: Any) -> Any:
+    if body[0] not in "<>":  # in the order of bytes of this machine
+        return dtype_named(body)
+    dtype = np.dtype(body)
+    dtype_named(dtype.name)
+    return dtype
+
+
 def _jnp_dtype(body: Any, inner: Any, classes: Any) -> Any:
     name = dtype_named(body).name
     return getattr(jnp, "bool_" if name == "bool" else name)
@@ -224,6 +290,26 @@ def _enum(body: Any, inner: Any, classes: Any) -> Any:
     if cls is None or not issubclass(cls, enum.Enum) or name not in cls._member_map_:
         raise _Unmakeable
     return cls._member_map_[name]
+
+
+def _flag(body: Any, inner: Any, classes: Any) -> Any:
+    (name, members, rest), combined = body, 0
+    cls = find_class(name, classes)
+    if cls is None or not issubclass(cls, enum.Flag):
+        raise _Unmakeable
+    usual: Any = enum.Flag._missing_  # it makes what has no name
+    if cls._missing_.__func__ is not usual.__func__:
+        raise _Unmakeable
+    try:
+        for member in members:
+            combined |= cls._member_map_[member].value
+        return cls(combined | rest)
+    except (KeyError, ValueError):  # it has other members now
+        raise _Unmakeable from None
+
+
+def _partition_spec(body: Any, inner: Any, classes: Any) -> Any:
+    return untyped_jax.sharding.PartitionSpec(*map(inner, body))
 
 
 def _namedtuple(body: Any, inner: Any, classes: Any) -> Any:
@@ -268,16 +354,23 @@ _READERS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "tuple": lambda body, inner, _: tuple(map(inner, body)),
     "frozenset": lambda body, inner, _: frozenset(map(inner, body)),
     "slice": lambda body, inner, _: slice(*map(inner, body)),
-    "dtype": lambda body, *_: dtype_named(body),
+    "dtype": _dtype,
     "jnp_dtype": _jnp_dtype,
     "scalar_type": lambda body, *_: dtype_named(body).type,
     "enum": _enum,
+    "flag": _flag,
     "namedtuple": _namedtuple,
     "dataclass": _dataclass,
+    "numpy_str": lambda body, *_: np.str_(body),
+    "range": lambda body, *_: range(*body),
+    "partition_spec": _partition_spec,
+    "path": lambda body, *_: _PATH_CLASSES[body[0]](body[1]),
+    "method": _never,
     "partial": _never,
     "leaves": _never,
     "parts": _never,
     "named": _never,
+    "shown": _never,
 }
 
 
@@ -295,25 +388,34 @@ def find_class(name: str, classes: Iterable[type] = ()) -> Any:
 
     Args:
         name: as in a file.
-        classes: where to look first, whatever their module.
+        classes: where to look first: one of its module, then one of any other.
     """
     module, _, path = name.partition(":")
-    for cls in classes:
-        if cls.__qualname__ == path:
-            return cls
+    named = [cls for cls in classes if cls.__qualname__ == path]
+    for cls in sorted(named, key=lambda cls: cls.__module__ != module):
+        return cls
+    found = _found(name)
+    return found if isinstance(found, type) and "<" not in path else None
+
+
+def _found(name: str) -> Any:
+    """Return what a name stands for, or what it lies in if that is a function."""
+    module, _, path = name.removesuffix("()").partition(":")
     found: Any = sys.modules.get(module)
     for step in path.split("."):
+        if step.startswith("<"):
+            break
         # Not getattr, which may import what a module offers lazily.
         held = getattr(found, "__dict__", {})
         found = held.get(step) if isinstance(held, Mapping) else None
-    return found if isinstance(found, type) else None
+    return found
 
 
 # --- comparing ------------------------------------------------------------------------
 
 
 def agree(first: Any, second: Any) -> bool:
-    """Return whether two encoded values are the same.
+    """Return whether an encoded value of a file is the same as another one.
 
     Names agree in their package and in what they have there: the modules in a package
     move between its versions. `__main__` may be any module.
@@ -328,8 +430,8 @@ def agree(first: Any, second: Any) -> bool:
             return _all_agree(one[:2], two[:2]) and _fields_agree(one[2], two[2])
         if tag in ("namedtuple", "dataclass", "parts"):
             return same_name(one[0], two[0]) and _fields_agree(one[1], two[1])
-        if tag == "enum":
-            return same_name(one[0], two[0]) and bool(one[1] == two[1])
+        if tag in ("enum", "flag", "shown", "method"):
+            return same_name(one[0], two[0]) and _all_agree(one[1:], two[1:])
         return _all_agree(one, two)
     return _all_agree(first, second)
 
@@ -352,10 +454,50 @@ def _fields_agree(first: dict[str, Any], second: dict[str, Any]) -> bool:
 
 
 def same_name(first: str, second: str) -> bool:
-    """Return whether two names, `module:qualname`, stand for the same thing."""
+    """Return whether two names, `module:qualname`, stand for the same thing.
+
+    Args:
+        first: of a file, whose thing may have moved to another module.
+        second: of the program.
+    """
+    if first == second:
+        return True
     (one, _, path), (other, _, other_path) = first.partition(":"), second.partition(":")
     packages = {one.partition(".")[0], other.partition(".")[0]}
-    return path == other_path and (len(packages) == 1 or "__main__" in packages)
+    if not path or path != other_path:
+        return False
+    if "__main__" in packages:
+        return True
+    there = _found(first)  # still, so that it has not moved
+    return len(packages) == 1 and (there is None or there is _found(second))
+
+
+def is_unnamed(encoded: Any) -> bool:
+    """Return whether it holds a function that shares its name with others."""
+    return any("<" in name for name in _names(encoded))
+
+
+def is_vague(encoded: Any) -> bool:
+    """Return whether two of it may agree and differ: nothing but a name is known."""
+    return any("<" in name or name.endswith("()") for name in _names(encoded))
+
+
+def _names(encoded: Any) -> Iterator[str]:
+    """Yield the names of what is known by its name only."""
+    if isinstance(encoded, list):
+        for part in encoded:
+            yield from _names(part)
+    if not isinstance(encoded, dict):
+        return
+    ((tag, body),) = encoded.items()
+    if tag == "named":
+        yield body
+    elif tag in ("namedtuple", "dataclass", "parts"):
+        yield from _names([*body[1].values()])
+    elif tag == "partial":
+        yield from _names([*body[:2], *body[2].values()])
+    else:
+        yield from _names(body)
 
 
 def value_text(value: Any) -> str:
@@ -369,7 +511,7 @@ def _text(encoded: Any) -> str:
         return repr(encoded)
     ((tag, body),) = encoded.items()
     if tag == "named":
-        return f"<{body}>"
+        return f"<{str.__str__(body)}>"
     if tag == "partial":
         function, args, named = body
         shown = [*map(_text, args), *(f"{k}={_text(v)}" for k, v in named.items())]
@@ -380,6 +522,14 @@ def _text(encoded: Any) -> str:
         return f"({', '.join(map(_text, body))}{',' if len(body) == 1 else ''})"
     if tag == "enum":
         return f"{body[0].partition(':')[2]}.{body[1]}"
+    if tag == "flag":
+        rest = [str(body[2])] if body[2] or not body[1] else []
+        return f"{body[0].partition(':')[2]}({'|'.join([*body[1], *rest])})"
+    if tag == "shown":
+        _, text = map(str.__str__, body)
+        return text
+    if tag == "method":
+        return f"{_text(body[1])}.{body[0].rpartition('.')[2]}"
     if tag in ("namedtuple", "dataclass", "parts"):
         shown = [f"{k}={_text(v)}" for k, v in body[1].items()]
         return f"{body[0].partition(':')[2]}({', '.join(shown)})"

@@ -87,6 +87,12 @@ def set_up(
         setattr(cls, _STRICT, strict)
     if version is not None:
         setattr(cls, _VERSION, _checked_version(cls, version))
+    if cls.__dict__.get("__migrate__") and not getattr(cls, _VERSION, 0):
+        raise DeclarationError(
+            f"{cls.__name__} has __migrate__ and no version, so it would never run: "
+            f"files of an older version are migrated. Write class "
+            f"{cls.__name__}(..., version=1), and a higher number at each change."
+        )
     if was != ():
         setattr(cls, _WAS, _checked_was(cls, was))
     layout = Layout(cls)

@@ -175,6 +175,25 @@ class CorruptFileError(LoadError):
 class LoadWarning(PurestateWarning):
     """A file was loaded, and something in it was not as the class has it."""
 
+    @classmethod
+    def lost(cls, source: str, places: Sequence[str]) -> "LoadWarning":
+        """Return the warning for a cast that made other numbers."""
+        return cls(
+            f"{source or 'what was saved'} has numbers in {', '.join(places)} that the "
+            f"type expected cannot hold (too large, not finite, with a fraction or an "
+            f"imaginary part): allow='cast' made others of them."
+        )
+
+    @classmethod
+    def vague(cls, source: str, places: Sequence[str]) -> "LoadWarning":
+        """Return the warning for static values without a name of their own."""
+        return cls(
+            f"{source or 'what was saved'} has only names for {', '.join(places)}: a "
+            f"lambda, a function made in a function, or an object without a repr. They "
+            f"are taken as they are here, and may be others than were saved. A "
+            f"function at the top of a module can be told from others."
+        )
+
 
 def _listed(problems: Sequence[str]) -> str:
     lines = [f"  {problem}" for problem in problems[:_SHOWN]]
