@@ -57,7 +57,6 @@ class Leaf(np.lib.mixins.NDArrayOperatorsMixin):
     """
 
     __slots__ = ("dtype", "impl", "kind", "name", "shape", "source", "stored", "weak")
-    __hash__ = object.__hash__  # it reads the same numbers as long as it is there
 
     def __init__(self, node: Mapping[str, Any], source: Source) -> None:
         """Make a leaf of its description.
@@ -84,6 +83,9 @@ class Leaf(np.lib.mixins.NDArrayOperatorsMixin):
             shape = (*shape, *inner)
         self.stored = shape, dtype  # of its numbers: of a key those of its data
         source.check(self)
+
+    def __hash__(self) -> int:
+        return object.__hash__(self)  # numpy's operators bring an __eq__ without one
 
     @property
     def ndim(self) -> int:
