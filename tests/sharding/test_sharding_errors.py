@@ -231,3 +231,25 @@ def test_a_packed_state():
         "unpack it, and pack it again once its arrays are where they should be."
     ):
         ps.shardings(packed, MESH)
+
+
+def test_a_packed_state_in_a_field():
+    class Train(ps.State):
+        net: Net
+        parts: dict = ps.field(spec="net")
+
+    train = Train(net=net(), parts={"a": net(), "b": ps.pack(net())})
+
+    with says(
+        "Train.parts['b']: holds a packed State, in whose buffers leaves of all fields "
+        "lie: unpack it, and pack it again once its arrays are where they should be"
+    ):
+        ps.shardings(train, MESH, rules={"embed": "data", "mlp": "model"})
+
+
+def test_a_function_for_what_is_no_array():
+    with says(
+        "One.w: holds 'abc', of which JAX makes no array. What is no array belongs in a "
+        "static field, ps.static()"
+    ):
+        ps.shardings(one(lambda path, leaf: P(), 8).replace(w="abc"), MESH)

@@ -108,16 +108,52 @@ class ShardingError(PurestateError, ValueError):
         return f"its spec function returned {short(value)}, which is no PartitionSpec"
 
     @staticmethod
-    def optimizer(field: str, repeated: Iterable[str]) -> str:
-        """Return the line for an optimizer that may mirror no field, or several."""
+    def packed_below() -> str:
+        """Return the line for a packed State in a field."""
+        return (
+            "holds a packed State, in whose buffers leaves of all fields lie: unpack "
+            "it, and pack it again once its arrays are where they should be"
+        )
+
+    @staticmethod
+    def not_an_array(leaf: object, error: Exception) -> str:
+        """Return the line for a leaf of which jax makes no array."""
+        why = f", {error}" if isinstance(error, OverflowError) else ""
+        return (
+            f"holds {short(leaf)}, of which JAX makes no array{why}. What is no array "
+            f"belongs in a static field, ps.static()"
+        )
+
+    @staticmethod
+    def no_mirror(field: str, name: str) -> str:
+        """Return the line for a leaf that repeats none of the field it mirrors."""
+        return (
+            f"spec={name!r} has no leaf of this path and shape. Say where it goes: "
+            f"{field} = ps.field(spec=choose), with a function choose(path, leaf)"
+        )
+
+    @staticmethod
+    def optimizer(field: str, repeated: Iterable[str], owner: str | None = None) -> str:
+        """Return the line for an optimizer that may mirror no field, or several.
+
+        Args:
+            field: the one that holds the optimizer.
+            repeated: the fields that its moments repeat.
+            owner: the class of both, if the optimizer is in a State in that field.
+        """
         names = tuple(repeated)
         if not names:
             return (
                 f"its moments repeat no other field of the class. Say where they go: "
-                f'{field} = ps.field(spec="model"), if they are those of model, or a '
-                f"function of (path, leaf)"
+                f"{field} = ps.field(spec=choose), with a function choose(path, leaf)"
+            )
+        where = f" of {owner}" if owner else ""
+        if len(names) == 1:
+            return (
+                f"its moments repeat {names[0]}{where}. Say so there: "
+                f'{field} = ps.field(spec="{names[0]}")'
             )
         return (
-            f"its moments repeat {', '.join(names[:-1])} and {names[-1]} alike. Say "
-            f'which one: {field} = ps.field(spec="{names[0]}")'
+            f"its moments repeat {', '.join(names[:-1])} and {names[-1]}{where} alike. "
+            f'Say which one: {field} = ps.field(spec="{names[0]}")'
         )
