@@ -57,6 +57,7 @@ def shardings(
     Raises:
         FieldError: not a State.
         ShardingError: no mesh, or leaves that their specs do not fit, all at once.
+        TypeError: rules= or batch= of another type.
 
     >>> import jax, jax.numpy as jnp, purestate as ps
     >>> from jax.sharding import PartitionSpec as P
@@ -86,6 +87,7 @@ def shardings_for(
         raise ShardingError.no_mesh(caller, is_found=FINDS_MESH)
     if not isinstance(mesh, Mesh | AbstractMesh):
         raise ShardingError.not_a_mesh(caller, mesh)
+    _check_names(rules, batch)
     axes = _Axes(mesh, rules or {})
     leading, problems = axes.of(batch if isinstance(batch, tuple) else (batch,))
     if problems:
@@ -108,6 +110,22 @@ def shardings_for(
     structure: Any = jax.tree.structure(state)
     tree: _S = structure.unflatten(made)
     return tree
+
+
+def _check_names(rules: Any, batch: Any) -> None:
+    if not isinstance(rules, Mapping | None):
+        raise ShardingError.wrong_rules(rules)
+    for name, meant in (rules or {}).items():
+        if not _names_axes(tuple(meant) if type(meant) is list else meant):
+            raise ShardingError.wrong_rules({name: meant})
+    if not all(map(_names_axes, batch if type(batch) is tuple else (batch,))):
+        raise ShardingError.wrong_batch(batch)
+
+
+def _names_axes(value: Any) -> bool:
+    # A PartitionSpec is no name, and a tuple in some versions of jax.
+    names = value if type(value) is tuple else () if value is None else (value,)
+    return all(isinstance(name, str) for name in names)
 
 
 class _Leaf(NamedTuple):
@@ -427,11 +445,13 @@ def _mirror(
 
 def not_an_array(leaf: Any) -> str | None:
     """Return what is wrong with a leaf of which jax makes no array."""
-    if hasattr(leaf, "dtype") and hasattr(leaf, "shape"):
+    is_told = hasattr(leaf, "dtype") and hasattr(leaf, "shape")
+    if is_told and not isinstance(leaf, np.ndarray):
         return None
     try:
-        jnp.result_type(leaf)
-        np.asarray(leaf, jnp.result_type(leaf))
+        dtype = jnp.result_type(leaf)
+        if not is_told:
+            np.asarray(leaf, dtype)
     except (TypeError, ValueError, OverflowError) as error:
         return ShardingError.not_an_array(leaf, error)
     return None
@@ -473,6 +493,8 @@ class _Axes:
         declared = _P() if leaf.spec is None else leaf.spec
         if not isinstance(declared, PartitionSpec):
             return _P(), [ShardingError.not_a_spec(declared)]
+        if getattr(declared, "unreduced", None) or getattr(declared, "reduced", None):
+            return _P(), [ShardingError.unreduced(declared)]
         if len(declared) + len(leading) > len(leaf.shape):
             text = ShardingError.too_long(
                 _text(declared), len(declared), len(leading), leaf.shape

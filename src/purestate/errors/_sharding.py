@@ -54,6 +54,39 @@ class ShardingError(PurestateError, ValueError):
         )
 
     @classmethod
+    def abstract_mesh(cls) -> "ShardingError":
+        """Return the error for arrays that are to go where no devices are."""
+        return cls(
+            "ps.shard got an AbstractMesh, which has no devices to move arrays to: "
+            "give a mesh, as jax.make_mesh makes it. Inside of jit, and for "
+            "ps.shardings, an abstract one will do."
+        )
+
+    @classmethod
+    def in_shard_map(cls) -> "ShardingError":
+        """Return the error for a call inside of `shard_map`."""
+        return cls(
+            "ps.shard cannot be called inside of shard_map, where each device has its "
+            "own part of an array: call it before, or after."
+        )
+
+    @staticmethod
+    def wrong_rules(rules: object) -> TypeError:
+        """Return the error for rules of another type."""
+        return TypeError(
+            f"rules= takes a dict from names to axes of the mesh, {{'embed': 'data'}}, "
+            f"several in a tuple, or None, and got {short(rules)}."
+        )
+
+    @staticmethod
+    def wrong_batch(batch: object) -> TypeError:
+        """Return the error for a `batch=` of another type."""
+        return TypeError(
+            f"batch= takes the name of an axis, None, or a tuple of them with one for "
+            f"each dimension in front, ('data', None), and got {short(batch)}."
+        )
+
+    @classmethod
     def packed(cls, caller: str) -> "ShardingError":
         """Return the error for a packed State."""
         return cls(
@@ -118,10 +151,38 @@ class ShardingError(PurestateError, ValueError):
     @staticmethod
     def not_an_array(leaf: object, error: Exception) -> str:
         """Return the line for a leaf of which jax makes no array."""
-        why = f", {error}" if isinstance(error, OverflowError) else ""
+        text = f"holds {short(leaf)}, of which JAX makes no array"
+        if isinstance(error, OverflowError):
+            return f"{text}: {error}"
+        return f"{text}. What is no array belongs in a static field, ps.static()"
+
+    @staticmethod
+    def abstract() -> str:
+        """Return the line for a leaf without numbers."""
         return (
-            f"holds {short(leaf)}, of which JAX makes no array{why}. What is no array "
-            f"belongs in a static field, ps.static()"
+            "is abstract and has no numbers to move. Make it in place: ps.jit(make, "
+            "out_shardings=ps.shardings(jax.eval_shape(make), mesh))()"
+        )
+
+    @staticmethod
+    def deleted() -> str:
+        """Return the line for an array whose memory was given away."""
+        return "was deleted or donated; use what the function returned that took it"
+
+    @staticmethod
+    def unconstrained() -> str:
+        """Return the line for a spec that leaves something to the compiler."""
+        return (
+            "its spec has P.UNCONSTRAINED, which leaves it to the compiler: outside of "
+            "jit say an axis, or None"
+        )
+
+    @staticmethod
+    def unreduced(spec: object) -> str:
+        """Return the line for a spec of sums that are not done."""
+        return (
+            f"spec {spec!r} has axes that are unreduced or reduced, which only values "
+            f"inside of a program are: leave them out"
         )
 
     @staticmethod
