@@ -362,3 +362,41 @@ def test_nobody_is_asked_where_what_is_trained_is_replicated():
     found = specs(Outer(net=net(), probe=Probe(head=head, opt=adam(head))))
 
     assert () == found[".probe.opt.state[0].mu['k']"]
+
+
+def test_optimizers_of_many_models_are_not_all_started_for_each(monkeypatch):
+    class Three(ps.State):
+        a: dict = ps.field(spec=P("data"))
+        b: dict = ps.field(spec=P("data"))
+        c: dict = ps.field(spec=P("data"))
+        opts: list
+
+    nets = [{"w": jnp.ones((8, width))} for width in (1, 2, 3)]
+    state = Three(*nets, opts=list(map(adam, nets)))
+    asked = []
+    mirrors = Optimizer.__purestate_mirrors__
+    monkeypatch.setattr(
+        Optimizer,
+        "__purestate_mirrors__",
+        lambda self, params: asked.append(1) or mirrors(self, params),
+    )
+
+    found = specs(state)
+
+    assert ("data",) == found[".opts[2].state[0].mu['w']"]
+    assert 3 == len(asked)
+
+
+def test_memories_of_lbfgs_are_replicated():
+    class Train(ps.State):
+        params: dict = ps.field(spec=P("data"))
+        memory: Optimizer
+        said: Optimizer = ps.field(spec="params")
+
+    params = {"w": jnp.ones((8, 2))}
+    lbfgs = Optimizer(params, optax.lbfgs, 1e-3)
+    found = specs(Train(params=params, memory=lbfgs, said=lbfgs))
+
+    for field in ("memory", "said"):
+        assert () == found[f".{field}.state[0].diff_params_memory['w']"]
+        assert ("data",) == found[f".{field}.state[0].params['w']"]
