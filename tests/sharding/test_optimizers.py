@@ -273,6 +273,39 @@ def test_the_way_out_for_a_part():
     assert () == found[".opts[1].state[0].count"]
 
 
+def test_a_function_decides_for_the_moments_of_a_state():
+    class Train(ps.State):
+        parts: dict
+        opt: Optimizer = ps.field(
+            spec=lambda path, leaf: P("data") if leaf.shape == (8,) else None
+        )
+
+    options = {"min_dim_size_to_factor": 2}
+    opt = Optimizer(net(), optax.adafactor, 1e-3, **options)
+    found = specs(Train(parts={"a": net()}, opt=opt))
+
+    factors = {found[".opt.state[0].v_row.w"], found[".opt.state[0].v_col.w"]}
+    assert {("data",), ()} == factors
+
+
+def test_a_state_in_a_mirror_keeps_its_own_optimizer():
+    class Part(ps.State):
+        v: jax.Array = ps.field(spec=P("data", "model"))
+        bias: jax.Array
+        opt: Optimizer = ps.field(spec="v")
+
+    class Train(ps.State):
+        net: Net
+        parts: list = ps.field(spec="net")
+
+    v = jnp.ones((8, 2))
+    found = specs(Train(net=net(), parts=[Part(v=v, bias=jnp.ones(3), opt=adam(v))]))
+
+    assert ("data", "model") == found[".parts[0].v"]
+    assert ("data", "model") == found[".parts[0].opt.state[0].mu"]
+    assert () == found[".parts[0].bias"]
+
+
 def test_a_plain_mirror_that_repeats_nothing():
     class Train(ps.State):
         params: dict = ps.field(spec=P("data"))

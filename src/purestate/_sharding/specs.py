@@ -140,6 +140,9 @@ class _Spec(NamedTuple):
     declared: Any  # a PartitionSpec, or a function of (path, leaf)
     depth: int  # how long the field's own path is
 
+    def is_fixed(self) -> bool:
+        return isinstance(self.declared, PartitionSpec)
+
     def of(self, path: tuple[Any, ...], leaf: Any, root: str) -> Any:
         try:
             return self.declared(jax.tree_util.keystr(path[self.depth :]), leaf)
@@ -252,22 +255,33 @@ class _Walk:
         found: list[_Leaf] = []
         for below, part in jax.tree.leaves_with_path(value, is_leaf=is_state):
             place = (*path, *below)
-            if is_state(part):
-                if spec is None and _is_optimizer(part):
-                    found += trained(part, place)
-                else:
-                    found += self.state(part, place, spec)
-                continue
-            declared = spec.declared if spec else None
-            if spec and not isinstance(declared, PartitionSpec):
-                problem = not_an_array(part)
-                if problem:
-                    declared = None
-                    self.asked.append((place, problem))
-                else:
-                    declared = spec.of(place, self._unbatched(part), self._root)
-            found.append(_Leaf(place, jnp.shape(part), declared))
+            if not is_state(part):
+                found.append(self._leaf(part, place, spec))
+            elif not _is_optimizer(part):
+                found += self.state(part, place, spec)
+            elif spec is None:
+                found += trained(part, place)
+            elif spec.is_fixed() or spec.depth < len(path):
+                found += self.state(part, place, spec)
+            else:
+                # The moments of a State are States, and some have other shapes than
+                # those that it declares specs for: the field's own function decides.
+                found += [
+                    self._leaf(leaf, (*place, *inside), spec)
+                    for inside, leaf in jax.tree.leaves_with_path(part)
+                ]
         return found
+
+    def _leaf(self, leaf: Any, path: tuple[Any, ...], spec: _Spec | None) -> _Leaf:
+        declared = spec.declared if spec else None
+        if spec and not spec.is_fixed():
+            problem = not_an_array(leaf)
+            if problem:
+                self.asked.append((path, problem))
+            declared = (
+                None if problem else spec.of(path, self._unbatched(leaf), self._root)
+            )
+        return _Leaf(path, jnp.shape(leaf), declared)
 
     def _mirrored(
         self,
@@ -292,26 +306,31 @@ class _Walk:
         text = ShardingError.no_mirror(path[-1].name, name)
         found: list[_Leaf] = []
         rest: list[_Leaf] = []  # in no optimizer, and like nothing in the other
+        fits = any(common == "all" for _, common in made)
         for part in jax.tree.leaves(value, is_leaf=_is_optimizer):
             missed: list[_Leaf] = []
+            is_own = False
             for _ in jax.tree.leaves(part):
                 leaf, common = made[len(found)]
                 said = own[len(found)].spec
                 is_said = common is None and isinstance(said, PartitionSpec)
                 if is_said and len(said) <= len(leaf.shape) - self._batch:
                     leaf = leaf._replace(spec=said)
+                    is_own = True
                 elif common in (None, "path") and self._is_large(leaf):
                     missed.append(leaf)
                 found.append(leaf)
             if not _is_optimizer(part):
                 rest += missed
+                fits = fits or is_own
             elif (
                 is_split
                 and missed
+                and not is_own
                 and not self._repeated(self._unbatched(part), {name: other})
             ):
                 self.asked.append((missed[0].path, text))
-        if is_split and rest and not any(common == "all" for _, common in made):
+        if is_split and rest and not fits:
             self.asked.append((rest[0].path, text))
         return found
 
