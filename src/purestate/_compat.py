@@ -305,15 +305,25 @@ FINDS_MESH = hasattr(jax.sharding, "get_mesh")  # not in jax 0.7.2
 def current_mesh() -> Any:
     """Return the mesh that `jax.set_mesh` has set, or None.
 
-    Inside of a trace it is abstract: programs are traced without devices.
+    Inside of a trace, and of `grad` or `vmap` outside of one, it is abstract: programs
+    are traced without devices.
     """
     if is_tracing():
         mesh = untyped_jax.sharding.get_abstract_mesh()
     elif FINDS_MESH:
-        mesh = untyped_jax.sharding.get_mesh()
+        try:
+            mesh = untyped_jax.sharding.get_mesh()
+        except ValueError:  # jax tells it outside of all transformations only
+            mesh = untyped_jax.sharding.get_abstract_mesh()
     else:
         return None
     return None if mesh.empty else mesh
+
+
+def is_in_shard_map() -> bool:
+    """Return whether this runs in a `shard_map` over all axes of its mesh."""
+    kinds = untyped_jax.sharding.get_abstract_mesh().axis_types or ()
+    return {jax.sharding.AxisType.Manual} == set(kinds)
 
 
 def _is_explicit(sharding: Any) -> bool:

@@ -147,8 +147,7 @@ def test_none_that_fits_is_said():
         ps.errors.ShardingError,
         match=exactly(
             "Part.opt: its moments repeat no other field of the class. Say where they "
-            'go: opt = ps.field(spec="model"), if they are those of model, or a '
-            "function of (path, leaf)"
+            "go: opt = ps.field(spec=choose), with a function choose(path, leaf)"
         ),
     ):
         specs(state)
@@ -194,3 +193,243 @@ def test_a_plain_state_of_optax_mirrors_by_declaration():
     state = Plain(net=net(), opt=optax.adam(1e-3).init(net()))
 
     assert ("data", "model") == specs(state, MESH)[".opt[0].mu.w"]
+
+
+# --- parts of what is trained ---------------------------------------------------------
+
+
+class Halves(ps.State):
+    enc: dict = ps.field(spec=P("data"))
+    dec: dict = ps.field(spec=P("model"))
+
+
+def halves():
+    return Halves(enc={"w": jnp.ones((8, 4))}, dec={"v": jnp.ones((8, 2))})
+
+
+def whole():
+    return {"encoder": {"w": jnp.ones((8, 4))}, "decoder": {"w": jnp.ones((8, 2))}}
+
+
+def adam(params):
+    return Optimizer(params, optax.adam, 1e-3)
+
+
+def no_mirror(place, field, name):
+    text = (
+        f"{place}: spec={name!r} has no leaf of this path and shape. Say where it goes: "
+        f"{field} = ps.field(spec=choose), with a function choose(path, leaf)"
+    )
+    return pytest.raises(ps.errors.ShardingError, match=exactly(text))
+
+
+def test_a_mirror_of_the_whole_for_an_optimizer_of_a_part():
+    class Train(ps.State):
+        m: Halves
+        opt: Optimizer = ps.field(spec="m")
+
+    with no_mirror("Train.opt.state[0].mu['v']", "opt", "m"):
+        specs(Train(m=halves(), opt=adam({"v": jnp.ones((8, 3))})))
+
+
+def test_a_mirror_of_a_part_for_an_optimizer_of_the_whole():
+    class Train(ps.State):
+        enc: dict = ps.field(spec=P("data"))
+        opt: Optimizer = ps.field(spec="enc")
+
+    params = whole()
+    opt = adam((params["encoder"], params["decoder"]))
+
+    with no_mirror("Train.opt.state[0].mu[1]['w']", "opt", "enc"):
+        specs(Train(enc=params["encoder"], opt=opt))
+
+
+def test_optimizers_in_a_list_that_mirror_a_list():
+    class Train(ps.State):
+        nets: list = ps.field(spec=P("data"))
+        opts: list = ps.field(spec="nets")
+
+    nets = list(whole().values())
+
+    with pytest.raises(ps.errors.ShardingError) as found:
+        specs(Train(nets=nets, opts=[adam(net) for net in nets]))
+
+    assert 2 == len(str(found.value).splitlines())
+    assert str(found.value).startswith("Train.opts[0].state[0].mu['w']: spec='nets'")
+
+
+def test_the_way_out_for_a_part():
+    def choose(path, leaf):
+        return P("data") if path.endswith("['w']") else None
+
+    class Train(ps.State):
+        nets: list = ps.field(spec=P("data"))
+        opts: list = ps.field(spec=choose)
+
+    nets = list(whole().values())
+    found = specs(Train(nets=nets, opts=[adam(net) for net in nets]))
+
+    assert ("data",) == found[".opts[1].state[0].nu['w']"]
+    assert () == found[".opts[1].state[0].count"]
+
+
+def test_a_function_decides_for_the_moments_of_a_state():
+    class Train(ps.State):
+        parts: dict
+        opt: Optimizer = ps.field(
+            spec=lambda path, leaf: P("data") if leaf.shape == (8,) else None
+        )
+
+    options = {"min_dim_size_to_factor": 2}
+    opt = Optimizer(net(), optax.adafactor, 1e-3, **options)
+    found = specs(Train(parts={"a": net()}, opt=opt))
+
+    factors = {found[".opt.state[0].v_row.w"], found[".opt.state[0].v_col.w"]}
+    assert {("data",), ()} == factors
+
+
+def test_a_state_in_a_mirror_keeps_its_own_optimizer():
+    class Part(ps.State):
+        v: jax.Array = ps.field(spec=P("data", "model"))
+        bias: jax.Array
+        opt: Optimizer = ps.field(spec="v")
+
+    class Train(ps.State):
+        net: Net
+        parts: list = ps.field(spec="net")
+
+    v = jnp.ones((8, 2))
+    found = specs(Train(net=net(), parts=[Part(v=v, bias=jnp.ones(3), opt=adam(v))]))
+
+    assert ("data", "model") == found[".parts[0].v"]
+    assert ("data", "model") == found[".parts[0].opt.state[0].mu"]
+    assert () == found[".parts[0].bias"]
+
+
+def test_a_plain_mirror_that_repeats_nothing():
+    class Train(ps.State):
+        params: dict = ps.field(spec=P("data"))
+        opt: tuple = ps.field(spec="params")
+
+    opt = optax.adam(1e-3).init(whole()["encoder"] | {"v": jnp.ones(8)})
+
+    with no_mirror("Train.opt[0].mu['v']", "opt", "params"):
+        specs(Train(params=whole(), opt=opt))
+
+
+def test_factors_are_no_mistake_of_a_mirror():
+    class Train(ps.State):
+        params: dict = ps.field(spec=P("data"))
+        opt: tuple = ps.field(spec="params")
+        own: Optimizer = ps.field(spec="params")
+
+    params, options = {"w": jnp.ones((8, 4))}, {"min_dim_size_to_factor": 2}
+    opt = optax.adafactor(1e-3, **options).init(params)
+    own = Optimizer(params, optax.adafactor, 1e-3, **options)
+    found = specs(Train(params=params, opt=opt, own=own))
+
+    assert {()} == {found[path] for path in found if not path.startswith(".params")}
+
+
+# --- what is trained is further out ----------------------------------------------------
+
+
+class Trainer(ps.State):
+    opt: Optimizer
+    count: jax.Array
+
+
+def test_an_optimizer_in_a_state_beside_the_model():
+    class Outer(ps.State):
+        net: Net
+        trainer: Trainer
+
+    state = Outer(net=net(), trainer=Trainer(opt=adam(net()), count=jnp.zeros(())))
+
+    with pytest.raises(
+        ps.errors.ShardingError,
+        match=exactly(
+            "Outer.trainer.opt: its moments repeat net of Outer. Say so there: "
+            'trainer = ps.field(spec="net")'
+        ),
+    ):
+        specs(state)
+
+
+def test_the_way_out_for_it():
+    class Outer(ps.State):
+        net: Net
+        trainer: Trainer = ps.field(spec="net")
+
+    state = Outer(net=net(), trainer=Trainer(opt=adam(net()), count=jnp.zeros(())))
+    found = specs(state)
+
+    assert ("data", "model") == found[".trainer.opt.state[0].mu.w"]
+    assert () == found[".trainer.count"]
+
+
+def test_an_optimizer_of_what_no_state_around_it_has():
+    class Outer(ps.State):
+        net: Net
+        trainer: Trainer
+
+    opt = adam({"w": jnp.ones((8, 4))})
+
+    with pytest.raises(
+        ps.errors.ShardingError,
+        match=r"^Outer\.trainer\.opt: its moments repeat no other",
+    ):
+        specs(Outer(net=net(), trainer=Trainer(opt=opt, count=jnp.zeros(()))))
+
+
+def test_nobody_is_asked_where_what_is_trained_is_replicated():
+    class Probe(ps.State):
+        head: dict
+        opt: Optimizer
+
+    class Outer(ps.State):
+        net: Net
+        probe: Probe
+
+    head = {"k": jnp.ones((4, 4))}
+    found = specs(Outer(net=net(), probe=Probe(head=head, opt=adam(head))))
+
+    assert () == found[".probe.opt.state[0].mu['k']"]
+
+
+def test_optimizers_of_many_models_are_not_all_started_for_each(monkeypatch):
+    class Three(ps.State):
+        a: dict = ps.field(spec=P("data"))
+        b: dict = ps.field(spec=P("data"))
+        c: dict = ps.field(spec=P("data"))
+        opts: list
+
+    nets = [{"w": jnp.ones((8, width))} for width in (1, 2, 3)]
+    state = Three(*nets, opts=list(map(adam, nets)))
+    asked = []
+    mirrors = Optimizer.__purestate_mirrors__
+    monkeypatch.setattr(
+        Optimizer,
+        "__purestate_mirrors__",
+        lambda self, params: asked.append(1) or mirrors(self, params),
+    )
+
+    found = specs(state)
+
+    assert ("data",) == found[".opts[2].state[0].mu['w']"]
+    assert 3 == len(asked)
+
+
+def test_memories_of_lbfgs_are_replicated():
+    class Train(ps.State):
+        params: dict = ps.field(spec=P("data"))
+        memory: Optimizer
+        said: Optimizer = ps.field(spec="params")
+
+    params = {"w": jnp.ones((8, 2))}
+    lbfgs = Optimizer(params, optax.lbfgs, 1e-3)
+    found = specs(Train(params=params, memory=lbfgs, said=lbfgs))
+
+    for field in ("memory", "said"):
+        assert () == found[f".{field}.state[0].diff_params_memory['w']"]
+        assert ("data",) == found[f".{field}.state[0].params['w']"]

@@ -108,6 +108,16 @@ PROGRAMS = {
                 jax.eval_shape(lambda: seen.append(ps.shardings(make(), rules=RULES)))
                 assert mesh.abstract_mesh.shape == seen[0].w.mesh.shape
     """,
+    "the mesh that is set, in grad and vmap outside of jit": """
+        for mesh in MESHES if _compat.FINDS_MESH else []:
+            with jax.set_mesh(mesh):
+                def total(w):
+                    return ps.shard(make().replace(w=w), rules=RULES).w.sum()
+
+                w = make().w
+                assert np.array_equal(jnp.ones((8, 4)), jax.grad(total)(w))
+                assert [496.0] * 3 == jax.vmap(total)(jnp.stack([w] * 3)).tolist()
+    """,
     "a batch": """
         rules = {"embed": None, "mlp": "model"}
         for mesh in MESHES:

@@ -4,6 +4,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
@@ -231,3 +232,151 @@ def test_a_packed_state():
         "unpack it, and pack it again once its arrays are where they should be."
     ):
         ps.shardings(packed, MESH)
+
+
+def test_a_packed_state_in_a_field():
+    class Train(ps.State):
+        net: Net
+        parts: dict = ps.field(spec="net")
+
+    train = Train(net=net(), parts={"a": net(), "b": ps.pack(net())})
+
+    with says(
+        "Train.parts['b']: holds a packed State, in whose buffers leaves of all fields "
+        "lie: unpack it, and pack it again once its arrays are where they should be"
+    ):
+        ps.shardings(train, MESH, rules={"embed": "data", "mlp": "model"})
+
+
+def test_a_function_for_what_is_no_array():
+    with says(
+        "One.w: holds 'abc', of which JAX makes no array. What is no array belongs in a "
+        "static field, ps.static()"
+    ):
+        ps.shardings(one(lambda path, leaf: P(), 8).replace(w="abc"), MESH)
+
+
+@pytest.mark.parametrize(
+    ("rules", "shown"),
+    [
+        ("data", "'data'"),
+        ([("a", "data")], "[('a', 'data')]"),
+        ({"a": {"data"}}, "{'a': {'data'}}"),
+        ({"a": 0}, "{'a': 0}"),
+        ({"b": "data", "a": (("data",),)}, "{'a': (('data',),)}"),
+    ],
+)
+def test_rules_of_another_type(rules, shown):
+    with pytest.raises(
+        TypeError,
+        match=exactly(
+            "rules= takes a dict from names to axes of the mesh, {'embed': 'data'}, "
+            f"several in a tuple, or None, and got {shown}."
+        ),
+    ):
+        ps.shardings(one(P("a"), 8), MESH, rules=rules)
+
+
+@pytest.mark.parametrize("batch", [1, ["model"], (["model"],), ("data", 0), P("data")])
+def test_a_batch_of_another_type(batch):
+    with pytest.raises(
+        TypeError,
+        match=exactly(
+            "batch= takes the name of an axis, None, or a tuple of them with one for "
+            f"each dimension in front, ('data', None), and got {batch!r}."
+        ),
+    ):
+        ps.shardings(one(P(), 8, 8), MESH, batch=batch)
+
+
+def test_a_spec_of_sums_that_are_not_done():
+    try:
+        spec = P("data", unreduced={"model"})
+    except TypeError:
+        pytest.skip("this version of JAX has no unreduced axes")
+
+    with says(
+        f"One.w: spec {spec!r} has axes that are unreduced or reduced, which only values "
+        f"inside of a program are: leave them out"
+    ):
+        ps.shardings(one(spec, 8), MESH)
+
+
+# --- when a State is moved -----------------------------------------------------------
+
+
+def test_an_abstract_mesh_to_move_to():
+    with says(
+        "ps.shard got an AbstractMesh, which has no devices to move arrays to: give a "
+        "mesh, as jax.make_mesh makes it. Inside of jit, and for ps.shardings, an "
+        "abstract one will do."
+    ):
+        ps.shard(one(P("data"), 8), MESH)
+
+
+def single():
+    return jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+
+
+class Four(ps.State):
+    a: object
+    b: object
+    c: object
+    d: object
+
+
+def test_what_cannot_be_moved_is_listed():
+    gone = jnp.ones(3)
+    gone.delete()
+    state = Four(a=jax.ShapeDtypeStruct((3,), "float32"), b=gone, c="abc", d=2**40)
+
+    with pytest.raises(ShardingError) as found:
+        ps.shard(state, single())
+
+    lines = str(found.value).splitlines()
+    assert lines[0] == (
+        "Four.a: is abstract and has no numbers to move. Make it in place: ps.jit(make, "
+        "out_shardings=ps.shardings(jax.eval_shape(make), mesh))()"
+    )
+    assert lines[1] == (
+        "Four.b: was deleted or donated; use what the function returned that took it"
+    )
+    assert lines[2] == (
+        "Four.c: holds 'abc', of which JAX makes no array. What is no array belongs in a "
+        "static field, ps.static()"
+    )
+    assert lines[3].startswith(f"Four.d: holds {2**40}, of which JAX makes no array: ")
+
+
+def test_an_array_of_objects():
+    state = one(P(), 8).replace(w=np.array(["a"]))
+
+    with pytest.raises(ShardingError, match=r"^One\.w: holds array\(\['a'\]"):
+        ps.shard(state, single())
+
+
+def test_a_spec_that_leaves_it_to_the_compiler():
+    state = one(P(P.UNCONSTRAINED), 8)
+
+    with says(
+        "One.w: its spec has P.UNCONSTRAINED, which leaves it to the compiler: outside "
+        "of jit say an axis, or None"
+    ):
+        ps.shard(state, single())
+
+    assert 8 == jax.jit(lambda s: ps.shard(s, single()).w.sum())(state)
+
+
+def test_inside_of_shard_map():
+    mesh = single()
+    move = jax.shard_map(
+        lambda s: ps.shard(s, mesh), mesh=mesh, in_specs=P("data"), out_specs=P("data")
+    )
+
+    with pytest.raises(ShardingError) as found:
+        jax.jit(move)(one(P("data"), 8))
+
+    assert (
+        "ps.shard cannot be called inside of shard_map, where each device has its own "
+        "part of an array: call it before, or after."
+    ) == str(found.value).splitlines()[0]

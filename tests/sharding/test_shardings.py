@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -127,6 +128,30 @@ def test_a_function_gets_the_path_below_the_field_and_the_leaf():
     assert {".head['kernel']": (None, "model"), ".head['bias']": ()} == found
 
 
+def test_a_function_gets_the_leaf_without_the_batch():
+    class Train(ps.State):
+        head: jax.Array = ps.field(
+            spec=lambda path, leaf: P(*[None] * leaf.shape.index(8), "data")
+        )
+
+    batch = ps.stack([Train(head=jnp.ones((4, 8)))] * 8)
+
+    assert {".head": (None, None, "data")} == specs(batch, batch=(None,))
+
+
+def test_a_function_gets_shape_and_dtype_of_a_number_too():
+    seen = []
+
+    class Train(ps.State):
+        head: dict = ps.field(spec=lambda path, leaf: seen.append(leaf))
+
+    specs(Train(head={"rate": 0.5, "w": np.ones(3, np.float32)}))
+
+    assert [((), jnp.float32), ((3,), jnp.float32)] == [
+        (leaf.shape, leaf.dtype) for leaf in seen
+    ]
+
+
 def test_the_path_starts_below_the_field_at_any_depth():
     seen = []
 
@@ -212,6 +237,21 @@ def test_a_mirror_inside_of_a_nested_state_looks_beside_itself():
     found = specs(Run(train=Mirror(net=net(), opt=(net(),))))
 
     assert ("data", "model") == found[".train.opt[0].w"]
+
+
+def test_a_state_that_a_mirror_does_not_repeat_has_its_own_specs():
+    class Mixed(ps.State):
+        v: jax.Array = ps.field(spec=P("model"))
+        w: jax.Array = ps.field(spec=P("data"))
+
+    class Train(ps.State):
+        net: Net
+        head: Mixed = ps.field(spec="net")
+
+    found = specs(Train(net=net(), head=Mixed(v=jnp.ones(4), w=jnp.ones((8, 4)))))
+
+    assert ("model",) == found[".head.v"]
+    assert ("data", "model") == found[".head.w"]
 
 
 # --- batches -------------------------------------------------------------------------

@@ -6,11 +6,19 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
-from purestate._compat import is_tracing, placed_on, untyped_jax
+from purestate._compat import (
+    is_in_shard_map,
+    is_tracer,
+    is_tracing,
+    placed_on,
+    untyped_jax,
+)
+from purestate._inspect.key_paths import path_text
 from purestate._schema.leaves import is_array, is_key
-from purestate._sharding.specs import shardings_for
+from purestate._sharding.specs import not_an_array, shardings_for
+from purestate.errors import ShardingError
 
 _S = TypeVar("_S")
 
@@ -41,7 +49,9 @@ def shard(
 
     Raises:
         FieldError: not a State.
-        ShardingError: no mesh, or leaves that their specs do not fit, all at once.
+        ShardingError: no mesh, or an abstract one outside of jit; within `shard_map`;
+            or leaves that their specs do not fit or that are no arrays, all at once.
+        TypeError: rules= or batch= of another type.
 
     >>> import jax, jax.numpy as jnp, purestate as ps
     >>> from jax.sharding import PartitionSpec as P
@@ -52,17 +62,55 @@ def shard(
     >>> net.w.sharding == jax.NamedSharding(mesh, P("data"))
     True
     """
+    if is_in_shard_map():
+        raise ShardingError.in_shard_map()
     targets = shardings_for("ps.shard", state, mesh, rules, batch)
     leaves, structure = jax.tree.flatten(state)
     places = jax.tree.leaves(targets)
+    has_tracers = is_tracing() or any(map(is_tracer, leaves))
+    is_abstract = any(isinstance(place.mesh, AbstractMesh) for place in places)
+    if is_abstract and not has_tracers:
+        raise ShardingError.abstract_mesh()
+    _check(state, leaves, [None if has_tracers else place.spec for place in places])
     if is_tracing():
-        made = [placed_on(*pair) for pair in zip(leaves, places, strict=True)]
+        made = _placed(leaves, tuple(places))
+    elif is_abstract:  # of the mesh that is set, and `grad` or `vmap` outside of jit
+        made = jax.jit(_placed, static_argnums=1)(leaves, tuple(places))
     elif all(place.is_fully_addressable for place in places):
         made = _moved(leaves, places)
     else:
         made = _distributed(leaves, places)
     moved: _S = jax.tree.unflatten(structure, made)
     return moved
+
+
+def _check(state: Any, leaves: list[Any], specs: list[Any]) -> None:
+    """Raise for what cannot be moved.
+
+    Args:
+        state: what was given.
+        leaves: its leaves.
+        specs: where they go, None for each inside of a trace.
+    """
+    found = []
+    for i, (leaf, spec) in enumerate(zip(leaves, specs, strict=True)):
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            found.append((i, ShardingError.abstract()))
+        elif isinstance(leaf, jax.Array):
+            if not is_tracer(leaf) and leaf.is_deleted():
+                found.append((i, ShardingError.deleted()))
+        elif problem := not_an_array(leaf):
+            found.append((i, problem))
+        if spec and PartitionSpec.UNCONSTRAINED in tuple(spec):
+            found.append((i, ShardingError.unconstrained()))
+    if found:
+        paths = [path for path, _ in jax.tree.leaves_with_path(state)]
+        root = type(state).__name__
+        raise ShardingError.of(f"{path_text(paths[i], root)}: {p}" for i, p in found)
+
+
+def _placed(leaves: list[Any], places: tuple[Any, ...]) -> list[Any]:
+    return [placed_on(*pair) for pair in zip(leaves, places, strict=True)]
 
 
 def _moved(leaves: list[Any], places: list[Any]) -> list[Any]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from purestate._compat import FINDS_MESH, current_mesh, untyped_jax
@@ -56,6 +57,7 @@ def shardings(
     Raises:
         FieldError: not a State.
         ShardingError: no mesh, or leaves that their specs do not fit, all at once.
+        TypeError: rules= or batch= of another type.
 
     >>> import jax, jax.numpy as jnp, purestate as ps
     >>> from jax.sharding import PartitionSpec as P
@@ -85,12 +87,17 @@ def shardings_for(
         raise ShardingError.no_mesh(caller, is_found=FINDS_MESH)
     if not isinstance(mesh, Mesh | AbstractMesh):
         raise ShardingError.not_a_mesh(caller, mesh)
+    _check_names(rules, batch)
     axes = _Axes(mesh, rules or {})
     leading, problems = axes.of(batch if isinstance(batch, tuple) else (batch,))
     if problems:
         raise ShardingError.of(f"batch={batch!r}: {problem}" for problem in problems)
-    asked: list[tuple[Any, str]] = []
-    found = _Walk(root, len(leading), asked).state(state, (), None)
+    walk = _Walk(root, len(leading))
+    found = walk.state(state, (), None)
+    walk.ask_for_lonely(found)
+    parts = jax.tree.leaves_with_path(state, is_leaf=_is_packed)
+    packed = [path for path, part in parts if _is_packed(part)]
+    asked = walk.asked + [(path, ShardingError.packed_below()) for path in packed]
     listed = [f"{path_text(path, root)}: {text}" for path, text in asked]
     made = []
     for leaf in found:
@@ -105,6 +112,22 @@ def shardings_for(
     return tree
 
 
+def _check_names(rules: Any, batch: Any) -> None:
+    if not isinstance(rules, Mapping | None):
+        raise ShardingError.wrong_rules(rules)
+    for name, meant in (rules or {}).items():
+        if not _names_axes(tuple(meant) if type(meant) is list else meant):
+            raise ShardingError.wrong_rules({name: meant})
+    if not all(map(_names_axes, batch if type(batch) is tuple else (batch,))):
+        raise ShardingError.wrong_batch(batch)
+
+
+def _names_axes(value: Any) -> bool:
+    # A PartitionSpec is no name, and a tuple in some versions of jax.
+    names = value if type(value) is tuple else () if value is None else (value,)
+    return all(isinstance(name, str) for name in names)
+
+
 class _Leaf(NamedTuple):
     path: tuple[Any, ...]
     shape: tuple[int, ...]
@@ -117,9 +140,10 @@ class _Spec(NamedTuple):
     declared: Any  # a PartitionSpec, or a function of (path, leaf)
     depth: int  # how long the field's own path is
 
+    def is_fixed(self) -> bool:
+        return isinstance(self.declared, PartitionSpec)
+
     def of(self, path: tuple[Any, ...], leaf: Any, root: str) -> Any:
-        if isinstance(self.declared, PartitionSpec):
-            return self.declared
         try:
             return self.declared(jax.tree_util.keystr(path[self.depth :]), leaf)
         except Exception as error:
@@ -128,19 +152,31 @@ class _Spec(NamedTuple):
             raise
 
 
+class _Lonely(NamedTuple):
+    """An optimizer with moments, and no sharded field beside it."""
+
+    optimizer: Any
+    path: tuple[Any, ...]
+    above: tuple[tuple[Any, tuple[Any, ...]], ...]  # the States around it, with paths
+
+
 class _Walk:
     """The way through a State, in the order of its leaves.
 
     Args:
         root: the name that paths begin with.
         batch: how many dimensions were put in front of every leaf.
-        asked: where what must be said is added, as (path, text).
+
+    Attributes:
+        asked: what must be said, as (path, text).
     """
 
-    def __init__(self, root: str, batch: int, asked: list[tuple[Any, str]]) -> None:
+    def __init__(self, root: str, batch: int) -> None:
         self._root = root
         self._batch = batch
-        self._asked = asked
+        self._above: tuple[tuple[Any, tuple[Any, ...]], ...] = ()
+        self._lonely: list[_Lonely] = []
+        self.asked: list[tuple[Any, str]] = []
 
     def state(
         self, state: Any, path: tuple[Any, ...], spec: _Spec | None
@@ -161,25 +197,52 @@ class _Walk:
                 below = (*path, jax.tree_util.GetAttrKey(name))
                 own = sharding_spec(layout.specs[name])
                 if isinstance(own, str):
-                    found[name] = _mirrored(value, below, field(own), len(below))
+                    other = getattr(state, own)
+                    found[name] = self._mirrored(value, below, own, other, field(own))
                 else:
                     inside = spec if own is None else _Spec(own, len(below))
                     found[name] = self._value(value, below, inside, trained)
             return found[name]
 
         def trained(optimizer: Any, place: tuple[Any, ...]) -> list[_Leaf]:
-            candidates = [
-                name
-                for name in layout.data
-                if not isinstance(sharding_spec(layout.specs[name]), str)
-                and not any(map(_is_optimizer, _parts(getattr(state, name))))
-            ]
-            own = place[len(path)].name
-            model = self._trained(optimizer, place, own, state, candidates, field)
-            depth = len(path) + 1
-            return _mirrored(optimizer, place, model, depth)
+            model = self._trained(optimizer, place, (state, path), field)
+            made = _mirror(optimizer, place, model, len(path) + 1)
+            return [leaf for leaf, _ in made]
 
-        return [leaf for name in layout.data for leaf in field(name)]
+        around = self._above
+        self._above = (*around, (state, path))
+        leaves = [leaf for name in layout.data for leaf in field(name)]
+        self._above = around
+        return leaves
+
+    def ask_for_lonely(self, leaves: list[_Leaf]) -> None:
+        """Ask where optimizers go whose model is in a State around their own.
+
+        Args:
+            leaves: all of them, with what is declared.
+        """
+        if not any(leaf.spec for leaf in leaves):
+            return
+        for optimizer, place, above in self._lonely:
+            plain = self._unbatched(optimizer)
+            state, path = above[-1]
+            names: list[str] = []
+            for around, its_path in reversed(above):
+                names = self._repeated(plain, _candidates(around))
+                if names:
+                    state, path = around, its_path
+                    break
+            depth = len(path)
+            sharded = {
+                leaf.path[depth].name
+                for leaf in leaves
+                if leaf.spec and leaf.path[:depth] == path
+            }
+            if names and not sharded.intersection(names):
+                continue  # what it trains is replicated
+            owner = None if state is above[-1][0] else type(state).__name__
+            text = ShardingError.optimizer(place[depth].name, names, owner)
+            self.asked.append((place, text))
 
     def _value(
         self,
@@ -190,24 +253,103 @@ class _Walk:
     ) -> list[_Leaf]:
         """Return the leaves of what a field holds."""
         found: list[_Leaf] = []
-        for below, part in jax.tree_util.tree_leaves_with_path(value, is_leaf=is_state):
+        for below, part in jax.tree.leaves_with_path(value, is_leaf=is_state):
             place = (*path, *below)
             if not is_state(part):
-                declared = spec.of(place, part, self._root) if spec else None
-                found.append(_Leaf(place, jnp.shape(part), declared))
-            elif spec is None and _is_optimizer(part):
-                found += trained(part, place)
-            else:
+                found.append(self._leaf(part, place, spec))
+            elif not _is_optimizer(part):
                 found += self.state(part, place, spec)
+            elif spec is None:
+                found += trained(part, place)
+            elif spec.is_fixed() or spec.depth < len(path):
+                found += self.state(part, place, spec)
+            else:
+                # The moments of a State are States, and some have other shapes than
+                # those that it declares specs for: the field's own function decides.
+                found += [
+                    self._leaf(leaf, (*place, *inside), spec)
+                    for inside, leaf in jax.tree.leaves_with_path(part)
+                ]
         return found
+
+    def _leaf(self, leaf: Any, path: tuple[Any, ...], spec: _Spec | None) -> _Leaf:
+        declared = spec.declared if spec else None
+        if spec and not spec.is_fixed():
+            problem = not_an_array(leaf)
+            if problem:
+                self.asked.append((path, problem))
+            declared = (
+                None if problem else spec.of(path, self._unbatched(leaf), self._root)
+            )
+        return _Leaf(path, jnp.shape(leaf), declared)
+
+    def _mirrored(
+        self,
+        value: Any,
+        path: tuple[Any, ...],
+        name: str,
+        other: Any,
+        leaves: list[_Leaf],
+    ) -> list[_Leaf]:
+        """Return the leaves of a field that is said to mirror another.
+
+        Args:
+            value: what the field holds.
+            path: where it is.
+            name: the other field's.
+            other: what that one holds.
+            leaves: the leaves of that one.
+        """
+        made = _mirror(value, path, leaves, len(path))
+        own = self._quietly(value, path)
+        is_split = any(leaf.spec for leaf in leaves)
+        text = ShardingError.no_mirror(path[-1].name, name)
+        found: list[_Leaf] = []
+        rest: list[_Leaf] = []  # in no optimizer, and like nothing in the other
+        fits = any(common == "all" for _, common in made)
+        for part in jax.tree.leaves(value, is_leaf=_is_optimizer):
+            missed: list[_Leaf] = []
+            is_own = False
+            for _ in jax.tree.leaves(part):
+                leaf, common = made[len(found)]
+                said = own[len(found)].spec
+                is_said = common is None and isinstance(said, PartitionSpec)
+                if is_said and len(said) <= len(leaf.shape) - self._batch:
+                    leaf = leaf._replace(spec=said)
+                    is_own = True
+                elif common in (None, "path") and self._is_large(leaf):
+                    missed.append(leaf)
+                found.append(leaf)
+            if not _is_optimizer(part):
+                rest += missed
+                fits = fits or is_own
+            elif (
+                is_split
+                and missed
+                and not is_own
+                and not self._repeated(self._unbatched(part), {name: other})
+            ):
+                self.asked.append((missed[0].path, text))
+        if is_split and rest and not fits:
+            self.asked.append((rest[0].path, text))
+        return found
+
+    def _quietly(self, value: Any, path: tuple[Any, ...]) -> list[_Leaf]:
+        """Return what the States in a value say themselves, and ask nothing."""
+        asked, lonely = list(self.asked), list(self._lonely)
+
+        def nothing(optimizer: Any, place: tuple[Any, ...]) -> list[_Leaf]:
+            return [leaf for leaf, _ in _mirror(optimizer, place, [], 0)]
+
+        own = self._value(value, path, None, nothing)
+        self.asked, self._lonely = asked, lonely
+        return own
 
     def _trained(
         self,
         optimizer: Any,
         place: tuple[Any, ...],
-        own: str,
-        state: Any,
-        candidates: list[str],
+        around: tuple[Any, tuple[Any, ...]],
         field: Callable[[str], list[_Leaf]],
     ) -> list[_Leaf]:
         """Return the leaves of the field that an optimizer trains, none if none is.
@@ -215,20 +357,45 @@ class _Walk:
         Asks the user where several fit, or none, unless all are replicated anyway.
         """
         leaves = jax.tree.leaves(optimizer)
-        has_moments = any(jnp.ndim(leaf) > self._batch for leaf in leaves)
-        sharded = [n for n in candidates if any(leaf.spec for leaf in field(n))]
-        if not has_moments or not sharded:
+        if not any(jnp.ndim(leaf) > self._batch for leaf in leaves):
             return []
-        plain = self._unbatched(optimizer)
-        repeated = [
-            name
-            for name in candidates
-            if plain.__purestate_mirrors__(self._unbatched(getattr(state, name)))
-        ]
+        state, path = around
+        candidates = _candidates(state)
+        if not any(leaf.spec for name in candidates for leaf in field(name)):
+            self._lonely.append(_Lonely(optimizer, place, self._above))
+            return []
+        repeated = self._repeated(self._unbatched(optimizer), candidates)
         if len(repeated) == 1:
             return field(repeated[0])
-        self._asked.append((place, ShardingError.optimizer(own, repeated)))
+        own = place[len(path)].name
+        self.asked.append((place, ShardingError.optimizer(own, repeated)))
         return []
+
+    def _repeated(self, plain: Any, fields: dict[str, Any]) -> list[str]:
+        """Return the fields for which an optimizer would have a state like its own.
+
+        Args:
+            plain: the optimizer, abstract and without the dimensions in front.
+            fields: what may be the field that it trains.
+        """
+        shapes = {leaf.shape for leaf in jax.tree.leaves(plain) if leaf.size > 1}
+        bare = {
+            name: self._unbatched(value)
+            for name, value in fields.items()
+            if not any(map(not_an_array, jax.tree.leaves(value)))
+        }
+        # To start an optimizer anew is a trace: first where the shapes are the same.
+        likely = [
+            name
+            for name, tree in bare.items()
+            if shapes <= {leaf.shape for leaf in jax.tree.leaves(tree)}
+        ]
+        found = [name for name in likely if plain.__purestate_mirrors__(bare[name])]
+        others = [] if found else [name for name in bare if name not in likely]
+        return found or [n for n in others if plain.__purestate_mirrors__(bare[n])]
+
+    def _is_large(self, leaf: _Leaf) -> bool:
+        return math.prod(leaf.shape[self._batch :]) > 1
 
     def _unbatched(self, tree: Any) -> Any:
         """Return an abstract tree without the dimensions in front."""
@@ -240,18 +407,36 @@ class _Walk:
         return jax.tree.map(abstract, tree)
 
 
-def _parts(value: Any) -> list[Any]:
-    return jax.tree.leaves(value, is_leaf=is_state)
+def _candidates(state: Any) -> dict[str, Any]:
+    """Return the fields of a State that an optimizer beside them may train."""
+    layout = layout_of(type(state))
+    fields = {
+        name: getattr(state, name)
+        for name in layout.data
+        if not isinstance(sharding_spec(layout.specs[name]), str)
+    }
+    return {
+        name: value
+        for name, value in fields.items()
+        if not any(map(_is_optimizer, jax.tree.leaves(value, is_leaf=_is_optimizer)))
+    }
 
 
 def _is_optimizer(part: Any) -> bool:
     return hasattr(type(part), _OFFER)
 
 
-def _mirrored(
+def _is_packed(part: Any) -> bool:
+    return isinstance(part, Packed)
+
+
+def _mirror(
     value: Any, path: tuple[Any, ...], other: list[_Leaf], depth: int
-) -> list[_Leaf]:
+) -> list[tuple[_Leaf, str | None]]:
     """Return the leaves of a value with the specs of another field's leaves.
+
+    With each comes what it has in common with one of those: "all" is the end of the
+    path and the shape, "path" is that alone, "factor" is the path and fewer dimensions.
 
     Args:
         value: whose leaves have the other's paths at the end of their own.
@@ -260,14 +445,35 @@ def _mirrored(
         depth: the length of that field's path.
     """
     specs = {(leaf.path[depth:], leaf.shape): leaf.spec for leaf in other}
+    ranks = {leaf.path[depth:]: len(leaf.shape) for leaf in other}
     longest = max((len(leaf.path) - depth for leaf in other), default=0)
-    found: list[_Leaf] = []
+    found: list[tuple[_Leaf, str | None]] = []
     for below, leaf in jax.tree.leaves_with_path(value):
         shape = jnp.shape(leaf)
-        ends = (below[max(0, len(below) - n) :] for n in range(longest, -1, -1))
-        fit = (specs[end, shape] for end in ends if (end, shape) in specs)
-        found.append(_Leaf((*path, *below), shape, next(fit, None)))
+        ends = [below[max(0, len(below) - n) :] for n in range(longest, -1, -1)]
+        spec, common = None, None
+        fit = next((end for end in ends if (end, shape) in specs), None)
+        named = next((end for end in ends if end and end in ranks), None)
+        if fit is not None:
+            spec, common = specs[fit, shape], "all"
+        elif named is not None:
+            common = "factor" if len(shape) < ranks[named] else "path"
+        found.append((_Leaf((*path, *below), shape, spec), common))
     return found
+
+
+def not_an_array(leaf: Any) -> str | None:
+    """Return what is wrong with a leaf of which jax makes no array."""
+    is_told = hasattr(leaf, "dtype") and hasattr(leaf, "shape")
+    if is_told and not isinstance(leaf, np.ndarray):
+        return None
+    try:
+        dtype = jnp.result_type(leaf)
+        if not is_told:
+            np.asarray(leaf, dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        return ShardingError.not_an_array(leaf, error)
+    return None
 
 
 class _Axes:
@@ -306,6 +512,8 @@ class _Axes:
         declared = _P() if leaf.spec is None else leaf.spec
         if not isinstance(declared, PartitionSpec):
             return _P(), [ShardingError.not_a_spec(declared)]
+        if getattr(declared, "unreduced", None) or getattr(declared, "reduced", None):
+            return _P(), [ShardingError.unreduced(declared)]
         if len(declared) + len(leading) > len(leaf.shape):
             text = ShardingError.too_long(
                 _text(declared), len(declared), len(leading), leaf.shape

@@ -54,6 +54,39 @@ class ShardingError(PurestateError, ValueError):
         )
 
     @classmethod
+    def abstract_mesh(cls) -> "ShardingError":
+        """Return the error for arrays that are to go where no devices are."""
+        return cls(
+            "ps.shard got an AbstractMesh, which has no devices to move arrays to: "
+            "give a mesh, as jax.make_mesh makes it. Inside of jit, and for "
+            "ps.shardings, an abstract one will do."
+        )
+
+    @classmethod
+    def in_shard_map(cls) -> "ShardingError":
+        """Return the error for a call inside of `shard_map`."""
+        return cls(
+            "ps.shard cannot be called inside of shard_map, where each device has its "
+            "own part of an array: call it before, or after."
+        )
+
+    @staticmethod
+    def wrong_rules(rules: object) -> TypeError:
+        """Return the error for rules of another type."""
+        return TypeError(
+            f"rules= takes a dict from names to axes of the mesh, {{'embed': 'data'}}, "
+            f"several in a tuple, or None, and got {short(rules)}."
+        )
+
+    @staticmethod
+    def wrong_batch(batch: object) -> TypeError:
+        """Return the error for a `batch=` of another type."""
+        return TypeError(
+            f"batch= takes the name of an axis, None, or a tuple of them with one for "
+            f"each dimension in front, ('data', None), and got {short(batch)}."
+        )
+
+    @classmethod
     def packed(cls, caller: str) -> "ShardingError":
         """Return the error for a packed State."""
         return cls(
@@ -108,16 +141,80 @@ class ShardingError(PurestateError, ValueError):
         return f"its spec function returned {short(value)}, which is no PartitionSpec"
 
     @staticmethod
-    def optimizer(field: str, repeated: Iterable[str]) -> str:
-        """Return the line for an optimizer that may mirror no field, or several."""
+    def packed_below() -> str:
+        """Return the line for a packed State in a field."""
+        return (
+            "holds a packed State, in whose buffers leaves of all fields lie: unpack "
+            "it, and pack it again once its arrays are where they should be"
+        )
+
+    @staticmethod
+    def not_an_array(leaf: object, error: Exception) -> str:
+        """Return the line for a leaf of which jax makes no array."""
+        text = f"holds {short(leaf)}, of which JAX makes no array"
+        if isinstance(error, OverflowError):
+            return f"{text}: {error}"
+        return f"{text}. What is no array belongs in a static field, ps.static()"
+
+    @staticmethod
+    def abstract() -> str:
+        """Return the line for a leaf without numbers."""
+        return (
+            "is abstract and has no numbers to move. Make it in place: ps.jit(make, "
+            "out_shardings=ps.shardings(jax.eval_shape(make), mesh))()"
+        )
+
+    @staticmethod
+    def deleted() -> str:
+        """Return the line for an array whose memory was given away."""
+        return "was deleted or donated; use what the function returned that took it"
+
+    @staticmethod
+    def unconstrained() -> str:
+        """Return the line for a spec that leaves something to the compiler."""
+        return (
+            "its spec has P.UNCONSTRAINED, which leaves it to the compiler: outside of "
+            "jit say an axis, or None"
+        )
+
+    @staticmethod
+    def unreduced(spec: object) -> str:
+        """Return the line for a spec of sums that are not done."""
+        return (
+            f"spec {spec!r} has axes that are unreduced or reduced, which only values "
+            f"inside of a program are: leave them out"
+        )
+
+    @staticmethod
+    def no_mirror(field: str, name: str) -> str:
+        """Return the line for a leaf that repeats none of the field it mirrors."""
+        return (
+            f"spec={name!r} has no leaf of this path and shape. Say where it goes: "
+            f"{field} = ps.field(spec=choose), with a function choose(path, leaf)"
+        )
+
+    @staticmethod
+    def optimizer(field: str, repeated: Iterable[str], owner: str | None = None) -> str:
+        """Return the line for an optimizer that may mirror no field, or several.
+
+        Args:
+            field: the one that holds the optimizer.
+            repeated: the fields that its moments repeat.
+            owner: the class of both, if the optimizer is in a State in that field.
+        """
         names = tuple(repeated)
         if not names:
             return (
                 f"its moments repeat no other field of the class. Say where they go: "
-                f'{field} = ps.field(spec="model"), if they are those of model, or a '
-                f"function of (path, leaf)"
+                f"{field} = ps.field(spec=choose), with a function choose(path, leaf)"
+            )
+        where = f" of {owner}" if owner else ""
+        if len(names) == 1:
+            return (
+                f"its moments repeat {names[0]}{where}. Say so there: "
+                f'{field} = ps.field(spec="{names[0]}")'
             )
         return (
-            f"its moments repeat {', '.join(names[:-1])} and {names[-1]} alike. Say "
-            f'which one: {field} = ps.field(spec="{names[0]}")'
+            f"its moments repeat {', '.join(names[:-1])} and {names[-1]}{where} alike. "
+            f'Say which one: {field} = ps.field(spec="{names[0]}")'
         )
