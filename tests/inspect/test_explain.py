@@ -1051,3 +1051,45 @@ def test_installed_in_ipython_it_speaks_after_a_cell(
     assert "" == capsys.readouterr().err
     after(types.SimpleNamespace(error_in_exec=error))
     assert f"\n{ps.explain(error)}\n" == capsys.readouterr().err
+
+
+RAISING = """
+class Key:
+    def __repr__(self):
+        raise SystemExit
+
+class Shy:
+    def __init__(self):
+        self.key = {Key(): 1}
+
+    @property
+    def __dict__(self):
+        raise SystemExit
+
+def main():
+    shy, kept = Shy(), {Key(): Shy()}
+
+    def f(x):
+        kept["y"] = x * 2
+        return x
+
+    jax.jit(f)(1.0)
+    kept["y"] + 1
+"""
+
+
+def test_a_repr_or_an_attribute_that_ends_the_program_hides_nothing(program):
+    error = raised(program(RAISING).main)
+
+    assert ["main: kept['y']"] == [held.path for held in ps.explain(error).held]
+
+
+def test_an_error_whose_text_ends_the_program_is_not_raised_again():
+    class Ending(jax.errors.TracerArrayConversionError):
+        def __init__(self):
+            pass
+
+        def __str__(self):
+            raise SystemExit
+
+    assert not ps.explain(Ending())

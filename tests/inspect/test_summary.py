@@ -506,3 +506,19 @@ def test_nothing_of_an_array_is_fetched():
         found = ps.summary([here, watched])
 
     assert 131_331 == found.numbers
+
+
+def test_arrays_that_a_node_makes_when_it_is_flattened_are_counted_each():
+    @jax.tree_util.register_pytree_node_class
+    class Halves:
+        def __init__(self, whole):
+            self.whole = whole
+
+        def tree_flatten(self):
+            return (self.whole[:4], self.whole[4:]), None
+
+        @classmethod
+        def tree_unflatten(cls, _, parts):
+            return cls(np.concatenate(parts))
+
+    assert 32 == ps.summary([Halves(np.arange(8.0)) for _ in range(4)]).numbers

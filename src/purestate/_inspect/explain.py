@@ -139,7 +139,9 @@ class _Explain:
                 found = _Search(one, end).explanation()
                 if found:
                     return found
-        except Exception:  # noqa: BLE001  # an error of ours would hide theirs
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # noqa: BLE001  # an error of ours would hide theirs
             return Explanation()
         return Explanation()
 
@@ -362,7 +364,9 @@ class _Search:
         for step in path[2:]:
             try:
                 value = vars(value)[step[1:]] if step.startswith(".") else None
-            except Exception:  # noqa: BLE001  # slots, or whatever a foreign object does
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # noqa: BLE001  # slots, or a foreign object
                 return None
         return value
 

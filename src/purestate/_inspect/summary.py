@@ -207,7 +207,9 @@ class _Counter:
     def __init__(self, depth: int) -> None:
         self.is_split = False
         self._depth = depth
-        self._seen: set[int] = set()  # arrays, by id: the tree keeps them alive
+        # Arrays by id, kept alive: a node may make its parts anew at each flatten, and
+        # the id of one that is freed comes back.
+        self._seen: dict[int, Any] = {}
         self._bytes: dict[Any, int] = {}  # on each device of a set; None: on all
 
     def rows(self, path: str, tree: Any, depth: int) -> list[Row]:
@@ -239,7 +241,7 @@ class _Counter:
         if not shared:
             numbers, size = _counts(leaf)
         if is_array(leaf):
-            self._seen.add(id(leaf))
+            self._seen[id(leaf)] = leaf
         sharding = _sharding(leaf)
         if isinstance(sharding, jax.sharding.NamedSharding):
             where = _spec_text(sharding.spec)

@@ -50,18 +50,22 @@ def walk(
     waiting = deque((path, value, None) for path, value in roots)
     while waiting and not is_late():
         path, value, parts = waiting.popleft()
+        some: list[tuple[str, Any]] = []
         try:
-            if parts is None:
-                if is_tracer(value):
-                    yield path, value
-                    continue
+            is_found = parts is None and is_tracer(value)
+            if parts is None and not is_found:
                 if id(value) in seen or isinstance(value, _ATOMS):
                     continue
                 seen.add(id(value))
                 parts = _parts(value, path == ())
-            some = list(itertools.islice(parts, _AT_ONCE))
-        except Exception:  # noqa: BLE001  # whatever a foreign object raises
+            if parts is not None:
+                some = list(itertools.islice(parts, _AT_ONCE))
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # noqa: BLE001  # whatever a foreign object raises
             continue
+        if is_found:  # not within `try`, for what is raised here is the caller's
+            yield path, value
         for step, part in some:
             if not issubclass(type(part), _ATOMS):
                 waiting.append(((*path, step) if step else path, part, None))
@@ -75,7 +79,7 @@ _ATOMS = (str, bytes, int, float, complex, type(None))
 
 def _parts(value: Any, outermost: bool) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict | types.MappingProxyType):
-        yield from ((f"[{short(key)}]", part) for key, part in list(value.items()))
+        yield from ((f"[{_key_text(key)}]", part) for key, part in list(value.items()))
     if isinstance(value, np.ndarray) and value.dtype == object:
         indices = np.ndindex(value.shape)
         yield from ((f"[{', '.join(map(str, i))}]", value[i]) for i in indices)
@@ -106,10 +110,21 @@ def _parts(value: Any, outermost: bool) -> Iterator[tuple[str, Any]]:
                 yield f" (class){step}", part
 
 
+def _key_text(key: Any) -> str:
+    try:
+        return short(key)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001  # `exit` in a repr, or pytest.fail
+        return f"<{type(key).__name__}>"
+
+
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
     try:
         held = value.__dict__
-    except Exception:  # noqa: BLE001  # whatever a foreign object raises
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001  # whatever a foreign object raises
         held = None
     if isinstance(held, dict | types.MappingProxyType):
         for name, part in list(held.items()):
@@ -120,7 +135,9 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
         for name in (slots,) if isinstance(slots, str) else slots:
             try:
                 part = getattr(value, name)
-            except Exception:  # noqa: BLE001  # unset, or not to be read
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # noqa: BLE001  # unset, or not to be read
                 continue
             if not name.startswith("__"):
                 yield f".{name}", part
