@@ -39,7 +39,8 @@ def walk(
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yield the tracers below some objects, with the steps that lead to them.
 
-    The nearest come first, and what several steps lead to is looked at once.
+    The nearest come first, those far into large containers last. What several steps
+    lead to is looked at once.
 
     Args:
         roots: what to start from, each with the steps to it; without any, a module.
@@ -47,9 +48,11 @@ def walk(
     """
     seen: set[int] = set()
     waiting: deque[tuple[tuple[str, ...], Any, Iterator[tuple[str, Any]] | None]]
+    later: deque[tuple[tuple[str, ...], Any, Iterator[tuple[str, Any]] | None]]
     waiting = deque((path, value, None) for path, value in roots)
-    while waiting and not is_late():
-        path, value, parts = waiting.popleft()
+    later = deque()  # the rest of large containers, which is to hide nothing else
+    while (waiting or later) and not is_late():
+        path, value, parts = (waiting or later).popleft()
         some: list[tuple[str, Any]] = []
         try:
             is_found = parts is None and is_tracer(value)
@@ -69,8 +72,8 @@ def walk(
         for step, part in some:
             if not issubclass(type(part), _ATOMS):
                 waiting.append(((*path, step) if step else path, part, None))
-        if len(some) == _AT_ONCE:  # the rest of a large container has to wait
-            waiting.append((path, value, parts))
+        if len(some) == _AT_ONCE:
+            later.append((path, value, parts))
 
 
 _AT_ONCE = 256
@@ -78,15 +81,19 @@ _ATOMS = (str, bytes, int, float, complex, type(None))
 
 
 def _parts(value: Any, outermost: bool) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict | types.MappingProxyType):
-        yield from ((f"[{_key_text(key)}]", part) for key, part in list(value.items()))
+    kind = type(value)
+    if issubclass(kind, dict | types.MappingProxyType):
+        yield from ((f"[{_key_text(key)}]", part) for key, part in _items(value))
     if isinstance(value, np.ndarray) and value.dtype == object:
         indices = np.ndindex(value.shape)
         yield from ((f"[{', '.join(map(str, i))}]", value[i]) for i in indices)
-    if isinstance(value, list | tuple | set | frozenset | deque):
-        yield from ((f"[{i}]", part) for i, part in enumerate(value))
-        if not hasattr(type(value), "__dict__"):
-            return
+    base: Any
+    for base in (list, tuple, set, frozenset, deque):
+        if issubclass(kind, base):  # not by what a subclass makes of it
+            each = base.__iter__(value)
+            yield from ((f"[{i}]", part) for i, part in enumerate(each))
+    if kind in (dict, list, tuple, set, frozenset, deque):
+        return
     if isinstance(value, types.FunctionType):
         yield from _of_function(value)
     if isinstance(value, functools.partial):
@@ -108,6 +115,12 @@ def _parts(value: Any, outermost: bool) -> Iterator[tuple[str, Any]]:
         for step, part in _attributes(type(value)):
             if not isinstance(part, types.FunctionType):
                 yield f" (class){step}", part
+
+
+def _items(held: Any) -> Iterable[tuple[Any, Any]]:
+    """Return the items of a dict, copied if that is quick: it may change meanwhile."""
+    items = dict.items(held) if issubclass(type(held), dict) else held.items()
+    return list(items) if len(items) < 10_000 else items
 
 
 def _key_text(key: Any) -> str:
