@@ -15,6 +15,7 @@ import pytest
 
 import purestate as ps
 from purestate._inspect.explain import Explanation, Held
+from purestate._schema.tracers import walk
 from tests.helpers import ROOT, python
 
 HEAD = """\
@@ -612,6 +613,81 @@ def main():
     assert ("main: box.cache", "") == (held.path, held.stored)
 
 
+# Each stores by a function that did not compute the value, beside a statement that
+# assigns to another object under that name. "computed at" is what can be told.
+ELSEWHERE = {
+    "a constant": """
+def main():
+    a, b = {}, {}
+    def keep(o, v):
+        o["k"] = v
+    def f(x):
+        t = x * 2  # computed
+        keep(a, t)
+        b["k"] = 1
+        b.setdefault("k", None)
+        return x
+    jax.jit(f)(1.0)
+    a["k"] + 1
+""",
+    "another object of the closure": """
+def main():
+    a, b = types.SimpleNamespace(), types.SimpleNamespace()
+    def keep(o, v):
+        o.k = v
+    def f(x):
+        t = x * 2  # computed
+        keep(a, t)
+        b.k = x
+        return x
+    jax.jit(f)(1.0)
+    a.k + 1
+""",
+    "another object of the module": """
+a, b = {}, {}
+def keep(o, v):
+    o["k"] = v
+def f(x):
+    t = x * 2  # computed
+    keep(a, t)
+    b["k"] = x
+    return x
+def main():
+    jax.jit(f)(1.0)
+    a["k"] + 1
+""",
+    "a container made there": """
+class Box:
+    def __init__(self):
+        self.log = {}
+    def write(self, h):
+        self.log["x"] = h
+    def f(self, x):
+        h = x * 2  # computed
+        d = {}
+        d["x"] = h
+        self.write(h)
+        return x
+def main():
+    box = Box()
+    jax.jit(box.f)(1.0)
+    box.log["x"] + 1
+""",
+}
+
+
+@pytest.mark.parametrize("source", ELSEWHERE.values(), ids=ELSEWHERE)
+def test_a_statement_that_stores_elsewhere_is_not_named(program, source):
+    module = program(f"import types\n{source}")
+
+    (held,) = ps.explain(raised(module.main)).held
+
+    assert "" == held.stored
+    assert f":{line_of(module, '# computed')} in f: t = x * 2" in held.computed.replace(
+        "h = x", "t = x"
+    )
+
+
 def test_what_nothing_holds_is_told_by_where_it_was_computed(program):
     module = program(
         """
@@ -1051,3 +1127,109 @@ def test_installed_in_ipython_it_speaks_after_a_cell(
     assert "" == capsys.readouterr().err
     after(types.SimpleNamespace(error_in_exec=error))
     assert f"\n{ps.explain(error)}\n" == capsys.readouterr().err
+
+
+RAISING = """
+class Key:
+    def __repr__(self):
+        raise SystemExit
+
+class Shy:
+    def __init__(self):
+        self.key = {Key(): 1}
+
+    @property
+    def __dict__(self):
+        raise SystemExit
+
+def main():
+    shy, kept = Shy(), {Key(): Shy()}
+
+    def f(x):
+        kept["y"] = x * 2
+        return x
+
+    jax.jit(f)(1.0)
+    kept["y"] + 1
+"""
+
+
+def test_a_repr_or_an_attribute_that_ends_the_program_hides_nothing(program):
+    error = raised(program(RAISING).main)
+
+    assert ["main: kept['y']"] == [held.path for held in ps.explain(error).held]
+
+
+def test_an_error_whose_text_ends_the_program_is_not_raised_again():
+    class Ending(jax.errors.TracerArrayConversionError):
+        def __init__(self):
+            pass
+
+        def __str__(self):
+            raise SystemExit
+
+    assert not ps.explain(Ending())
+
+
+LOUD = """
+class Loud(dict):
+    def items(self):
+        raise SystemExit
+
+    __iter__ = items
+
+class Louder(list):
+    def __iter__(self):
+        raise SystemExit
+
+def main():
+    loud, louder = Loud(), Louder()
+
+    def f(x):
+        loud["y"] = x * 2
+        louder.append(x * 2)
+        return x
+
+    jax.jit(f)(1.0)
+    loud["y"] + louder[0]
+"""
+
+
+def test_no_method_of_a_container_runs(program):
+    error = raised(program(LOUD).main)
+
+    held = ps.explain(error).held
+    assert {"main: loud['y']", "main: louder[0]"} == {place.path for place in held}
+    assert all(place.stored for place in held)
+
+
+def test_installed_again_behind_another_hook_it_speaks_once():
+    done = python(
+        SCRIPT,
+        """
+        import sys
+        before = sys.excepthook
+        sys.excepthook = lambda *given: before(*given)
+        ps.explain.install()
+        box.cache + 1
+        """,
+    )
+
+    assert 1 == done.stderr.count("__main__: box.cache")
+
+
+def test_a_large_container_hides_nothing():
+    kept = {}
+    jax.jit(lambda x: kept.update(last=[x * 2]))(1.0)
+    large = [[i] for i in range(20_000)], {i: [i] for i in range(20_000)}
+    steps = itertools.count()
+
+    found = [
+        "".join(path)
+        for path, _ in walk(
+            [(("large",), large), (("a",), {"kept": [[kept]]})],
+            lambda: next(steps) > 1000,
+        )
+    ]
+
+    assert ["a['kept'][0][0]['last'][0]"] == found

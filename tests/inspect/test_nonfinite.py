@@ -201,6 +201,56 @@ def test_an_abstract_state_is_refused():
         ps.find_nonfinite(jax.eval_shape(make))
 
 
+def test_what_is_in_a_file_is_refused_until_it_is_read(tmp_path):
+    net = Net(w=jnp.ones(2), b=jnp.array([1, NAN]))
+    ps.save(tmp_path / "net", net)
+    unread = ps.load(tmp_path / "net")
+    expected = (
+        "ps.find_nonfinite looks at numbers, and {} is a Saved, whose numbers were not "
+        "read: ps.load(path, like) reads them."
+    )
+
+    with pytest.raises(TypeError, match=exactly(expected.format("this"))):
+        ps.find_nonfinite(unread)
+    with pytest.raises(TypeError, match=exactly(expected.format("['a'][0]"))):
+        ps.find_nonfinite({"a": [unread]})
+    assert ["Net.b: 1 NaN of 2, the first at [1]"] == texts(
+        ps.load(tmp_path / "net", net)
+    )
+
+
+def test_a_class_is_refused_but_not_as_a_leaf():
+    expected = (
+        "ps.find_nonfinite looks at numbers, and Net is a class: give an instance."
+    )
+
+    with pytest.raises(TypeError, match=exactly(expected)):
+        ps.find_nonfinite(Net)
+    assert [] == ps.find_nonfinite([Net, np.float32, jnp.float32, np.dtype("float32")])
+
+
+@pytest.mark.parametrize(
+    ("leaf", "dtype"),
+    [
+        (np.array([NAN], object), "object"),
+        (
+            np.array([(1, NAN)], [("a", "i4"), ("b", "f4")]),
+            "[('a', '<i4'), ('b', '<f4')]",
+        ),
+        (np.zeros(2, [("a", [("b", "f4", 3)])]), "[('a', [('b', '<f4', (3,))])]"),
+    ],
+)
+def test_arrays_of_objects_and_records_are_refused(leaf, dtype):
+    expected = (
+        "ps.find_nonfinite looks at numbers, and ['a'] is a numpy array of "
+        f"{dtype}: give arrays of numbers."
+    )
+
+    with pytest.raises(TypeError, match=exactly(expected)):
+        ps.find_nonfinite({"a": leaf})
+    assert [] == ps.find_nonfinite([np.zeros(2, [("a", "i4"), ("b", "U2")])])
+
+
 def test_a_deleted_array_is_explained():
     class Counter(ps.State):
         c: jax.Array
@@ -252,6 +302,27 @@ def test_arrays_on_several_devices_and_meshes_are_looked_at_where_they_are():
     assert 2 * [
         f"[{i}]: 1 NaN and 1 inf of 96, the first at [5, 3, 1]" for i in (0, 2, 3, 4)
     ] == done.stdout.strip().split("\n")
+
+
+def test_arrays_elsewhere_than_on_the_mesh_that_is_set_are_looked_at():
+    done = python(
+        SPLIT,
+        """
+        for kind in (AxisType.Auto, AxisType.Explicit):
+            mesh = jax.make_mesh((2,), ("a",), axis_types=(kind,))
+            half = jax.make_mesh((2,), ("a",), (kind,), devices=jax.devices()[2:])
+            elsewhere = jax.device_put(bad, jax.devices()[3])
+            split = jax.device_put(bad, NamedSharding(half, P("a")))
+            with jax.set_mesh(mesh):
+                for found in ps.find_nonfinite([elsewhere, split, bad]):
+                    print(found.path, found.first)
+                assert jax.sharding.get_abstract_mesh() == mesh.abstract_mesh
+        """,
+        devices=4,
+    )
+
+    assert "" == done.stderr
+    assert 2 * [f"[{i}] (5, 3, 1)" for i in range(3)] == done.stdout.strip().split("\n")
 
 
 def test_an_array_that_is_split_is_not_gathered():

@@ -6,6 +6,7 @@ import linecache
 import pytest
 
 from purestate._compat import Line
+from purestate._inspect import stores
 from purestate._inspect.stores import Sources
 
 files = itertools.count()
@@ -160,3 +161,35 @@ def test_a_method_assigns_to_instances_of_its_class(classes, line):
     found = Sources().stored(BOX, [Line(file, 3, "f")], classes)
 
     assert line == (found and found.line.number)
+
+
+def test_of_a_long_file_the_statement_around_the_line_is_parsed(monkeypatch):
+    parsed = []
+    parse = stores.ast.parse
+    monkeypatch.setattr(
+        stores.ast, "parse", lambda text: parsed.append(text.strip()) or parse(text)
+    )
+    filler = "a = 1\n" * 3000
+    source = f"""
+{filler}
+@decorated(
+    1
+)
+class Box:
+
+    def f(self, x):
+        y = x * 2=>
+# a comment
+        self.cache = y
+
+{filler}"""
+
+    assert 3010 == stored(source, *BOX)
+    assert "class Box:" in parsed[0]
+    assert len(parsed[0]) < 200
+
+
+def test_of_what_is_too_long_nothing_is_parsed():
+    long = body(*(3000 * ["a = 1"]), "self.cache = x=>")
+
+    assert stored(long, *BOX) is None

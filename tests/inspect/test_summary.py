@@ -506,3 +506,47 @@ def test_nothing_of_an_array_is_fetched():
         found = ps.summary([here, watched])
 
     assert 131_331 == found.numbers
+
+
+def test_arrays_that_a_node_makes_when_it_is_flattened_are_counted_each():
+    @jax.tree_util.register_pytree_node_class
+    class Halves:
+        def __init__(self, whole):
+            self.whole = whole
+
+        def tree_flatten(self):
+            return (self.whole[:4], self.whole[4:]), None
+
+        @classmethod
+        def tree_unflatten(cls, _, parts):
+            return cls(np.concatenate(parts))
+
+    assert 32 == ps.summary([Halves(np.arange(8.0)) for _ in range(4)]).numbers
+
+
+@pytest.mark.parametrize(
+    ("held", "numbers", "size"),
+    [
+        ({"dtype": "float32", "shape": (2, 3)}, 6, 0),
+        ({"dtype": np.dtype("float32"), "shape": (2, 3), "sharding": "none"}, 6, 24),
+        ({"dtype": np.dtype("float32"), "shape": None}, 0, 0),
+        ({"dtype": None, "shape": ("batch", 3)}, 0, 0),
+    ],
+)
+def test_what_only_looks_like_an_array_counts_as_far_as_it_can(held, numbers, size):
+    shown = ps.summary([types.SimpleNamespace(**held), jnp.ones(1)])
+
+    assert (numbers + 1, size + 4) == (shown.numbers, shown.bytes)
+
+
+def test_containers_that_lie_too_deep_are_refused():
+    tree = []
+    for _ in range(2000):
+        tree = [tree]
+    expected = (
+        "ps.summary: the containers lie within each other too deeply, some hundreds of "
+        "levels, or one of them holds itself."
+    )
+
+    with pytest.raises(ValueError, match=exactly(expected)):
+        ps.summary(tree)

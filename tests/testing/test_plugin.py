@@ -232,3 +232,40 @@ def test_an_error_without_a_text_is_not_worth_a_search():
 
     assert not purestate_pytest._may_be_about_a_tracer(error)
     assert not purestate_pytest._may_be_about_a_tracer(None)
+
+
+def test_an_error_or_a_key_that_ends_the_program_does_not_end_the_session(tmp_path):
+    code, text = run(
+        tmp_path,
+        code="""
+import jax, pytest
+
+class Failing:
+    def __repr__(self):
+        pytest.fail("in a repr")
+
+class Ending(Exception):
+    def __str__(self):
+        raise SystemExit
+
+def test_key():
+    kept = {}
+
+    def f(x):
+        kept[key] = x * 2
+        return x
+
+    key = Failing()
+    jax.jit(f)(1.0)
+    kept[key] + 1
+
+def test_after():
+    assert not purestate_pytest._may_be_about_a_tracer(Ending())
+
+import purestate_pytest
+""",
+    )
+
+    assert 1 == code, text
+    assert "1 failed, 1 passed" in text
+    assert "test_key: kept[<Failing>]" in text

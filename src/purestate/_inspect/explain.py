@@ -139,7 +139,9 @@ class _Explain:
                 found = _Search(one, end).explanation()
                 if found:
                     return found
-        except Exception:  # noqa: BLE001  # an error of ours would hide theirs
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # noqa: BLE001  # an error of ours would hide theirs
             return Explanation()
         return Explanation()
 
@@ -176,8 +178,15 @@ class _Hook:
         self._before, self._error_of = before, error_of
 
     def __call__(self, *given: Any) -> None:
+        # A hook of ours may be behind another one that was set in between.
+        _told.is_told = False
         self._before(*given)
-        _print_explanation(self._error_of(given))
+        if not _told.is_told:
+            _print_explanation(self._error_of(given))
+        _told.is_told = True
+
+
+_told = threading.local()
 
 
 def _after_cell(result: Any) -> None:
@@ -362,7 +371,9 @@ class _Search:
         for step in path[2:]:
             try:
                 value = vars(value)[step[1:]] if step.startswith(".") else None
-            except Exception:  # noqa: BLE001  # slots, or whatever a foreign object does
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # noqa: BLE001  # slots, or a foreign object
                 return None
         return value
 
@@ -379,10 +390,17 @@ class _Search:
         steps: tuple[str, ...] = path[1:]
         if path[:2] not in self._locals:  # an attribute of a module, for other ones
             steps = (path[0].rpartition(".")[2], f".{path[1]}", *path[2:])
-        classes = [_class_names(self._at(path[:i])) for i in range(2, len(path) + 1)]
-        if len(steps) > len(classes):
-            classes.insert(0, None)
-        found = self._sources.stored(steps, lines, classes)
+        objects = [self._at(path[:i]) for i in range(2, len(path) + 1)]
+        if len(steps) > len(objects):
+            objects.insert(0, None)
+
+        def may_be(name: str, step: int) -> bool:
+            known = [x for place, x in self._values.items() if place[-1] == name]
+            wanted = objects[step] if step < len(objects) else None
+            return wanted is None or not known or any(x is wanted for x in known)
+
+        classes = list(map(_class_names, objects))
+        found = self._sources.stored(steps, lines, classes, may_be)
         return _line_text(found.line, found.text) if found is not None else ""
 
     def _computed(self, tracer: Any) -> str:

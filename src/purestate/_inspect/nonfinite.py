@@ -3,6 +3,7 @@
 A loop over the leaves would start a program for each and wait for it.
 """
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,7 +59,8 @@ def find_nonfinite(state: Any) -> list[NonFinite]:
         state: a State, packed or not, or any pytree, outside of jit.
 
     Raises:
-        TypeError: a leaf is a tracer, or has a type and no numbers.
+        TypeError: `state` is a class, or a leaf is a tracer, has a type and no numbers,
+            or is an array of numpy that holds objects or records.
 
     >>> import jax.numpy as jnp, purestate as ps
     >>> params = {"w": jnp.array([[1.0, 2.0], [jnp.inf, jnp.nan]]), "b": jnp.zeros(2)}
@@ -67,7 +69,11 @@ def find_nonfinite(state: Any) -> list[NonFinite]:
     [None]
     >>> assert not ps.find_nonfinite(params["b"])
     """
-    with jax.ensure_compile_time_eval():  # for constants in a function that is traced
+    if isinstance(state, type):
+        raise _refused(state.__name__, "class: give an instance.")
+    # Each array is looked at where it is, whatever the mesh is that code runs under;
+    # `ensure_compile_time_eval` is for constants in a function that is traced.
+    with _no_mesh(), jax.ensure_compile_time_eval():
         leaves = _leaves(state)
         found = [(path, leaf) for path, leaf in leaves if _may_be_bad(path, leaf)]
         bad = _bad([leaf for _, leaf in found])
@@ -76,6 +82,16 @@ def find_nonfinite(state: Any) -> list[NonFinite]:
             for (path, leaf), is_bad in zip(found, bad, strict=True)
             if is_bad
         ]
+
+
+@contextlib.contextmanager
+def _no_mesh() -> Iterator[None]:
+    """Leave `jax.set_mesh`, which refuses arrays on other devices than the mesh's."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(ValueError):  # within jit it cannot be left
+            empty = jax.sharding.Mesh(np.empty((), object), ())
+            stack.enter_context(jax.set_mesh(empty))
+        yield
 
 
 def _leaves(tree: Any, root: str | None = None) -> Iterator[tuple[str, Any]]:
@@ -105,7 +121,15 @@ def _may_be_bad(path: str, leaf: Any) -> bool:
     """
     if isinstance(leaf, float | complex):
         return True
+    if isinstance(leaf, type):  # such as numpy.float32, which has a `dtype`
+        return False
+    if hasattr(type(leaf), SHOWN):  # it stands for a State, and cannot be unpacked
+        name = type(leaf).__name__
+        why = "whose numbers were not read: ps.load(path, like) reads them."
+        raise _refused(path, f"{name}, {why}")
     dtype = getattr(leaf, "dtype", None)
+    if isinstance(dtype, np.dtype) and _hides_numbers(dtype):
+        raise _refused(path, f"numpy array of {dtype}: give arrays of numbers.")
     if dtype is None or not jnp.issubdtype(dtype, np.inexact):
         return False
     if is_tracer(leaf):
@@ -114,6 +138,13 @@ def _may_be_bad(path: str, leaf: Any) -> bool:
         name = type(leaf).__name__
         raise _refused(path, f"{name}, which has a type and no numbers.")
     return True
+
+
+def _hides_numbers(dtype: np.dtype[Any]) -> bool:
+    """Return whether there can be NaN that `isfinite` does not see."""
+    parts = [part[0].base for part in (dtype.fields or {}).values()]
+    is_seen = any(jnp.issubdtype(part, np.inexact) for part in parts)
+    return dtype.hasobject or is_seen or any(map(_hides_numbers, parts))
 
 
 def _refused(path: str, why: str) -> TypeError:

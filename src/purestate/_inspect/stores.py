@@ -41,7 +41,7 @@ class Sources:
 
     def __init__(self, is_late: Callable[[], bool] = bool) -> None:
         self._is_late = is_late
-        self._trees: dict[str, ast.Module | None] = {}
+        self._trees: dict[tuple[str, int], ast.Module | None] = {}
         self._classes: dict[Any, str] = {}  # by method
 
     def text(self, line: Line) -> str:
@@ -53,6 +53,7 @@ class Sources:
         path: Sequence[str],
         lines: Sequence[Line],
         classes: Sequence[Set[str] | None] = (),
+        may_be: Callable[[str, int], bool] = lambda name, step: True,
     ) -> Stored | None:
         """Return the one statement that can have stored what is at the end of a path.
 
@@ -62,6 +63,8 @@ class Sources:
             classes: for the object at each step, the names of its class and its bases;
                 None where they are not known. What a method assigns to its own instance
                 is assigned to none of another class.
+            may_be: asked whether a variable that is not local to its function can be
+                the object at a step.
 
         Returns:
             None if no function among them assigns to that place, or if several
@@ -74,6 +77,8 @@ class Sources:
             for chain, statement in _stores(scope) if scope is not None else ():
                 depth = _matched(chain, steps)
                 if depth < 0 or not self._may_be(scope, chain, depth, classes):
+                    continue
+                if not _may_begin(scope, chain, depth, may_be):
                     continue
                 if _comes_after(scope, statement, line.number):
                     found.setdefault(depth, []).append((line, statement.lineno))
@@ -105,7 +110,7 @@ class Sources:
 
     def _scope(self, line: Line) -> Any:
         """Return the function that a line is in, None if it cannot be told."""
-        tree = self._tree(line.file)
+        tree = self._tree(line)
         if tree is None or line.function == "<module>":
             return tree
         found = [
@@ -120,17 +125,92 @@ class Sources:
             return None
         return found[sizes.index(min(sizes))]
 
-    def _tree(self, file: str) -> ast.Module | None:
-        if file not in self._trees and not self._is_late():
+    def _tree(self, line: Line) -> ast.Module | None:
+        """Return the syntax of a file, or of a part of a long one that has the line."""
+        lines = linecache.getlines(line.file)
+        begin, end = 0, len(lines)
+        if end > _WHOLE:
+            begin, end = _statement(lines, line.number)
+        at = (line.file, begin)
+        if at not in self._trees and not self._is_late():
             try:
-                tree = ast.parse("".join(linecache.getlines(file)))
+                if end - begin > _WHOLE:
+                    raise ValueError
+                tree = ast.parse("\n" * begin + "".join(lines[begin:end]))
             except (SyntaxError, ValueError, RecursionError):
                 tree = None
-            self._trees[file] = tree
+            self._trees[at] = tree
             for node in ast.walk(tree) if tree is not None else ():
                 if isinstance(node, ast.ClassDef):
                     self._classes.update((part, node.name) for part in node.body)
-        return self._trees.get(file)
+        return self._trees.get(at)
+
+
+# As many lines are parsed in a quarter of the time that a search has.
+_WHOLE = 2000
+_GOES_ON = re.compile(r"[\s)\]}#]|(else|elif|except|finally)\b|$")
+
+
+def _statement(lines: Sequence[str], number: int) -> tuple[int, int]:
+    """Return where the statement of a module begins and ends that has a line.
+
+    Told by what is not indented; text in quotes may be taken for a statement, of which
+    nothing is found then.
+    """
+    begin = end = min(number, len(lines)) - 1
+    while begin > 0 and _GOES_ON.match(lines[begin]):
+        begin -= 1
+    is_decorator = lines[begin].startswith("@")
+    end += 1
+    while end < len(lines) and (is_decorator or _GOES_ON.match(lines[end])):
+        is_decorator = is_decorator and not re.match(r"async|def|class", lines[end])
+        end += 1
+    return begin, end
+
+
+def _may_begin(
+    scope: Any,
+    chain: Sequence[tuple[str, Any]],
+    depth: int,
+    may_be: Callable[[str, int], bool],
+) -> bool:
+    """Return whether the variable that a chain begins with can be what its step is.
+
+    A container that the function made is none that was there before.
+    """
+    kind, name = chain[0]
+    if kind != "variable" or not name:
+        return True
+    made, given = _assigned(scope).get(name, []), _parameters(scope)
+    if isinstance(scope, ast.Module) or (not made and name not in given):
+        return may_be(name, depth - len(chain) + 1)
+    return name in given or not all(isinstance(value, _FRESH) for value in made)
+
+
+_FRESH = ast.Dict | ast.List | ast.Set | ast.DictComp | ast.ListComp | ast.SetComp
+
+
+def _assigned(scope: Any) -> dict[str, list[Any]]:
+    """Return what a function assigns to each of its local variables."""
+    found: dict[str, list[Any]] = {}
+    outer: set[str] = set()
+    for node in _own_nodes(scope):
+        if isinstance(node, ast.Global | ast.Nonlocal):
+            outer.update(node.names)
+        for target, _ in _targets(node) if not isinstance(node, ast.Call) else ():
+            if isinstance(target, ast.Name):
+                targets = getattr(node, "targets", [getattr(node, "target", None)])
+                value = getattr(node, "value", None) if target in targets else None
+                found.setdefault(target.id, []).append(value)
+    return {name: values for name, values in found.items() if name not in outer}
+
+
+def _parameters(scope: Any) -> set[str]:
+    return {
+        node.arg
+        for node in ast.walk(getattr(scope, "args", ast.Pass()))
+        if isinstance(node, ast.arg)
+    }
 
 
 def _first(node: Any) -> int:
@@ -223,12 +303,31 @@ def _stores(scope: Any) -> Iterator[tuple[list[tuple[str, Any]], Any]]:
     for node in nodes:
         for target, ends in _targets(node):
             chain = _chain(target)
-            if not chain:
+            if not chain or _is_of_constants(node):
                 continue
             if len(chain) == 1 and not ends:  # `x = ...`, and not `x.append(...)`
                 name = chain[0][1]
                 chain = [("outer" if name in outer else "own", name)]
             yield [*chain, *ends], node
+
+
+def _is_of_constants(node: Any) -> bool:
+    """Return whether a statement stores what is written there: no variable, no call."""
+    if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr):
+        values: list[Any] = [node.value]
+    elif isinstance(node, ast.Call):
+        is_set = getattr(node.func, "id", getattr(node.func, "attr", ""))
+        named = is_set in ("setattr", "__setattr__", "__setitem__", "setdefault")
+        values = node.args[-1:] if named else [*node.args]
+        values += [keyword.value for keyword in node.keywords]
+    else:
+        return False
+    return not any(
+        isinstance(part, ast.Name | ast.Call)
+        for value in values
+        if value is not None
+        for part in ast.walk(value)
+    )
 
 
 def _own_nodes(scope: Any) -> Iterator[ast.AST]:

@@ -171,7 +171,8 @@ def summary(state: Any, depth: int = 2) -> Summary:
 
     Raises:
         TypeError: `state` is a class.
-        ValueError: `depth` is no number of levels.
+        ValueError: `depth` is no number of levels, or containers lie too deep within
+            each other.
         ConsumedStateError: `state` was donated.
 
     >>> import jax.numpy as jnp, purestate as ps
@@ -194,7 +195,13 @@ def summary(state: Any, depth: int = 2) -> Summary:
             f"int that is not negative."
         )
     counter = _Counter(depth)
-    total, *rows = counter.rows(root_name(state), state, 0)
+    try:
+        total, *rows = counter.rows(root_name(state), state, 0)
+    except RecursionError as error:
+        raise ValueError(
+            "ps.summary: the containers lie within each other too deeply, some "
+            "hundreds of levels, or one of them holds itself."
+        ) from error
     if not counter.is_split:
         return Summary(replace(row, sharding="") for row in (*rows, total))
     held = _scaled(counter.most_on_a_device(), 1024, _BYTES)
@@ -207,7 +214,9 @@ class _Counter:
     def __init__(self, depth: int) -> None:
         self.is_split = False
         self._depth = depth
-        self._seen: set[int] = set()  # arrays, by id: the tree keeps them alive
+        # Arrays by id, kept alive: a node may make its parts anew at each flatten, and
+        # the id of one that is freed comes back.
+        self._seen: dict[int, Any] = {}
         self._bytes: dict[Any, int] = {}  # on each device of a set; None: on all
 
     def rows(self, path: str, tree: Any, depth: int) -> list[Row]:
@@ -239,7 +248,7 @@ class _Counter:
         if not shared:
             numbers, size = _counts(leaf)
         if is_array(leaf):
-            self._seen.add(id(leaf))
+            self._seen[id(leaf)] = leaf
         sharding = _sharding(leaf)
         if isinstance(sharding, jax.sharding.NamedSharding):
             where = _spec_text(sharding.spec)
@@ -282,16 +291,18 @@ def _counts(leaf: Any) -> tuple[int, int]:
     """Return how many numbers a leaf has, and how many bytes its array has."""
     if isinstance(leaf, int | float | complex):
         return 1, 0
-    if not (hasattr(leaf, "dtype") and hasattr(leaf, "shape")):
+    try:
+        numbers = math.prod(map(int, leaf.shape))
+        return numbers, numbers * int(getattr(leaf.dtype, "itemsize", 0))
+    except (AttributeError, TypeError, ValueError):  # `shape` may be anything
         return 0, 0
-    numbers = math.prod(leaf.shape)
-    return numbers, numbers * leaf.dtype.itemsize
 
 
 def _sharding(leaf: Any) -> Any:
     """Return how an array is laid out, None if nothing is known."""
     if not is_tracer(leaf):
-        return getattr(leaf, "sharding", None)
+        held = getattr(leaf, "sharding", None)
+        return held if isinstance(held, jax.sharding.Sharding) else None
     found = getattr(jax.typeof(leaf), "sharding", None)
     return found if found is not None and found.mesh.axis_names else None
 

@@ -39,7 +39,8 @@ def walk(
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yield the tracers below some objects, with the steps that lead to them.
 
-    The nearest come first, and what several steps lead to is looked at once.
+    The nearest come first, those far into large containers last. What several steps
+    lead to is looked at once.
 
     Args:
         roots: what to start from, each with the steps to it; without any, a module.
@@ -47,26 +48,32 @@ def walk(
     """
     seen: set[int] = set()
     waiting: deque[tuple[tuple[str, ...], Any, Iterator[tuple[str, Any]] | None]]
+    later: deque[tuple[tuple[str, ...], Any, Iterator[tuple[str, Any]] | None]]
     waiting = deque((path, value, None) for path, value in roots)
-    while waiting and not is_late():
-        path, value, parts = waiting.popleft()
+    later = deque()  # the rest of large containers, which is to hide nothing else
+    while (waiting or later) and not is_late():
+        path, value, parts = (waiting or later).popleft()
+        some: list[tuple[str, Any]] = []
         try:
-            if parts is None:
-                if is_tracer(value):
-                    yield path, value
-                    continue
+            is_found = parts is None and is_tracer(value)
+            if parts is None and not is_found:
                 if id(value) in seen or isinstance(value, _ATOMS):
                     continue
                 seen.add(id(value))
                 parts = _parts(value, path == ())
-            some = list(itertools.islice(parts, _AT_ONCE))
-        except Exception:  # noqa: BLE001  # whatever a foreign object raises
+            if parts is not None:
+                some = list(itertools.islice(parts, _AT_ONCE))
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # noqa: BLE001  # whatever a foreign object raises
             continue
+        if is_found:  # not within `try`, for what is raised here is the caller's
+            yield path, value
         for step, part in some:
             if not issubclass(type(part), _ATOMS):
                 waiting.append(((*path, step) if step else path, part, None))
-        if len(some) == _AT_ONCE:  # the rest of a large container has to wait
-            waiting.append((path, value, parts))
+        if len(some) == _AT_ONCE:
+            later.append((path, value, parts))
 
 
 _AT_ONCE = 256
@@ -74,15 +81,19 @@ _ATOMS = (str, bytes, int, float, complex, type(None))
 
 
 def _parts(value: Any, outermost: bool) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict | types.MappingProxyType):
-        yield from ((f"[{short(key)}]", part) for key, part in list(value.items()))
+    kind = type(value)
+    if issubclass(kind, dict | types.MappingProxyType):
+        yield from ((f"[{_key_text(key)}]", part) for key, part in _items(value))
     if isinstance(value, np.ndarray) and value.dtype == object:
         indices = np.ndindex(value.shape)
         yield from ((f"[{', '.join(map(str, i))}]", value[i]) for i in indices)
-    if isinstance(value, list | tuple | set | frozenset | deque):
-        yield from ((f"[{i}]", part) for i, part in enumerate(value))
-        if not hasattr(type(value), "__dict__"):
-            return
+    base: Any
+    for base in (list, tuple, set, frozenset, deque):
+        if issubclass(kind, base):  # not by what a subclass makes of it
+            each = base.__iter__(value)
+            yield from ((f"[{i}]", part) for i, part in enumerate(each))
+    if kind in (dict, list, tuple, set, frozenset, deque):
+        return
     if isinstance(value, types.FunctionType):
         yield from _of_function(value)
     if isinstance(value, functools.partial):
@@ -106,10 +117,27 @@ def _parts(value: Any, outermost: bool) -> Iterator[tuple[str, Any]]:
                 yield f" (class){step}", part
 
 
+def _items(held: Any) -> Iterable[tuple[Any, Any]]:
+    """Return the items of a dict, copied if that is quick: it may change meanwhile."""
+    items = dict.items(held) if issubclass(type(held), dict) else held.items()
+    return list(items) if len(items) < 10_000 else items
+
+
+def _key_text(key: Any) -> str:
+    try:
+        return short(key)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001  # `exit` in a repr, or pytest.fail
+        return f"<{type(key).__name__}>"
+
+
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
     try:
         held = value.__dict__
-    except Exception:  # noqa: BLE001  # whatever a foreign object raises
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001  # whatever a foreign object raises
         held = None
     if isinstance(held, dict | types.MappingProxyType):
         for name, part in list(held.items()):
@@ -120,7 +148,9 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
         for name in (slots,) if isinstance(slots, str) else slots:
             try:
                 part = getattr(value, name)
-            except Exception:  # noqa: BLE001  # unset, or not to be read
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # noqa: BLE001  # unset, or not to be read
                 continue
             if not name.startswith("__"):
                 yield f".{name}", part
