@@ -720,20 +720,22 @@ def test_what_a_file_holds_is_printed_as_a_table(path):
     assert (
         str(ps.load(path))
         == """\
-Drawn
-  a       f32[2,3]
-  inner   Net
-    w     i32[3]
-  many    list of 1
-    0     Net
-      w   f64[1]
-  named   dict of 1
-    a     key<fry>[]
-  maybe   None
-  number  2.5
-  width   1
-  name    'a'
-  sizes   ()"""
+field    type        numbers  bytes
+-----------------------------------
+a        f32[2,3]          6   24 B
+inner    Net of 1          3   12 B
+  w      i32[3]            3   12 B
+many     list of 1         1    8 B
+  [0]    Net of 1          1    8 B
+named    dict of 1         1    8 B
+  ['a']  key<fry>[]        1    8 B
+maybe    None
+number   float             1
+-----------------------------------
+Drawn    5 leaves         12   52 B
+width  1
+name   'a'
+sizes  ()"""
     )
     assert repr(ps.load(path)["inner"]) == "<Saved Net: w>"
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from purestate._compat import untyped_jax
 from purestate._inspect.repr import pformat
+from purestate._inspect.summary import summary
 from purestate._saving.describe import FORMAT
 from purestate._saving.values import Recorded, decode, dtype_named, value_text
 from purestate.errors import LoadError
@@ -189,12 +190,12 @@ class Saved(dict[Any, Any]):
         self.close()
 
     def __str__(self) -> str:
-        head = (
-            f"{self.name or self.kind}{f', version {v}' if (v := self.version) else ''}"
-        )
-        rows = [*_rows(self, "")]
+        rows = [*_static_rows(self, "")]
+        if self.version:
+            rows.insert(0, ("version", str(self.version)))
         width = max((len(name) for name, _ in rows), default=0)
-        return "\n".join([head, *(f"  {name:<{width}}  {text}" for name, text in rows)])
+        lines = (f"{name:<{width}}  {text}" for name, text in rows)
+        return "\n".join([str(summary(self)), *lines])
 
     def __purestate_shown__(self) -> tuple[str, dict[str, Any]]:
         """Return what `ps.summary` shows: a name, and the parts by step."""
@@ -211,28 +212,21 @@ class Saved(dict[Any, Any]):
         return f"<Saved {self.name or self.kind}: {', '.join(map(str, self))}>"
 
 
-_ROWS = 40
-
-
-def _rows(value: Any, indent: str) -> Iterator[tuple[str, str]]:
-    items = value.items() if isinstance(value, Mapping) else enumerate(value)
-    for key, part in items:
-        name = f"{indent}{key}"
-        if isinstance(part, Saved):
-            yield name, part.name.rpartition(":")[2]
-        elif isinstance(part, dict | list | tuple) and _holds_leaves(part):
-            yield name, f"{type(part).__name__} of {len(part)}"
-        else:
-            yield name, repr(part) if isinstance(part, Leaf) else value_text(part)
-            continue
-        yield from _rows(part, f"{indent}  ")
-
-
-def _holds_leaves(value: Any) -> bool:
-    parts = value.values() if isinstance(value, dict) else value
-    return not isinstance(value, tuple) or any(
-        isinstance(part, Leaf | dict | list | tuple) for part in parts
-    )
+def _static_rows(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Yield the static values of the States in a tree, by path."""
+    if isinstance(value, Saved):
+        _, parts = value.__purestate_shown__()
+        if value.kind == "state":
+            for name in (x for x in value if x not in value.data):
+                yield f"{path}.{name}".removeprefix("."), value_text(value[name])
+    elif isinstance(value, dict):
+        parts = {f"[{key!r}]": part for key, part in value.items()}
+    elif isinstance(value, list | tuple):
+        parts = {f"[{i}]": part for i, part in enumerate(value)}
+    else:
+        return
+    for step, part in parts.items():
+        yield from _static_rows(part, path + step)
 
 
 def saved_tree(manifest: Any, source: Source) -> Saved:
