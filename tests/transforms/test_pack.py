@@ -165,7 +165,7 @@ def test_another_dtype_comes_back_unpacked_and_says_so():
         (lambda s: s.replace(w=s.w[:2]), r"Train\.w: shape \(3,\) -> \(2,\)"),
         (lambda s: s.replace(note=s.w), r"Train\.note: class NoneType -> f32\[3\]"),
         (lambda s: s.replace(rate=0.1), r"Train\.rate: static value 0\.5 -> 0\.1"),
-        (lambda s: s.replace(opt=None), r"Train\.opt: class Opt -> NoneType"),
+        (lambda s: s.replace(opt=(s.opt,)), r"Train\.opt: class Opt -> tuple"),
     ],
 )
 def test_another_structure_comes_back_unpacked_and_says_so(change, text):
