@@ -6,6 +6,7 @@ Each can be overruled from outside: `JAX_PLATFORMS=cuda make test` runs on a GPU
 
 import os
 import pathlib
+import signal
 import sys
 import tempfile
 
@@ -30,6 +31,15 @@ def set_jax_environment():
         # only once.
         if "jax" in sys.modules:
             sys.modules["jax"].config.update(name.lower(), number_or_text(value))
+
+
+def hear_ctrl_c():
+    """Have SIGINT raise, also where a shell started the tests in the background.
+
+    It has its background jobs ignore the signal, and whatever they start.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def number_or_text(value):
@@ -78,3 +88,4 @@ def lowering(request, monkeypatch):
 
 set_jax_environment()
 register_hypothesis_profiles()
+hear_ctrl_c()
