@@ -96,6 +96,11 @@ def raise_numbered(number: Any) -> Any:
     return number
 
 
+def kept_text(error: BaseException) -> str:
+    """Keep an exception for `original_error`; return the text that holds its number."""
+    return str(_marked(_keep(error), error))
+
+
 def _keep(error: BaseException) -> int:
     number = next(_numbers)
     with _lock:

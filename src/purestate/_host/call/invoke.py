@@ -225,17 +225,17 @@ def _checked(
     if type(value) is np.ndarray:
         array = value
     elif isinstance(value, np.ma.MaskedArray):
-        raise unexpected(op.options, path, leaf, lead, ", ".join(refusal(value)))
+        raise unexpected(op.options.label, path, leaf, lead, ", ".join(refusal(value)))
     else:
         array = np.asarray(value)
     expected = lead + leaf.shape
     if array.dtype == object:
         shown = str(value) if isinstance(value, int) else type(value).__name__
-        raise unexpected(op.options, path, leaf, lead, f"an array of objects ({shown})")
+        raise unexpected(op.options.label, path, leaf, lead, f"an array of objects ({shown})")
     if lead and array.shape != expected and op.options.vmap == "vectorized":
         array = _repeated(array, lead, leaf)  # what no argument with the axis reached
     if array.shape != expected:
-        raise unexpected(op.options, path, leaf, lead, type_text(array))
+        raise unexpected(op.options.label, path, leaf, lead, type_text(array))
     if precision == "kept" and array.dtype != leaf.dtype:
         wanted = leaf.wide
     elif precision == "double" and leaf.inexact:
@@ -247,11 +247,11 @@ def _checked(
         return array
     if not may_cast(array.dtype, wanted, op.options.casting, isinstance(value, int)):
         why = f" (casting={op.options.casting!r})"
-        raise unexpected(op.options, path, leaf, lead, type_text(array) + why)
+        raise unexpected(op.options.label, path, leaf, lead, type_text(array) + why)
     number = None if op.options.casting == "unsafe" else too_large(array, wanted)
     if number is not None:
         why = f" with {number}, which {wanted.name} cannot hold"
-        raise unexpected(op.options, path, leaf, lead, type_text(array) + why)
+        raise unexpected(op.options.label, path, leaf, lead, type_text(array) + why)
     cast = array.astype(wanted)
     is_turned = precision == "double" and op.options.grad == "complex" and leaf.inexact
     if is_turned and array.dtype.kind != "c":
@@ -282,13 +282,13 @@ def _key_data(value: Any, leaf: Leaf) -> Any:
 
 
 def unexpected(
-    options: Options, path: str, leaf: Leaf, lead: tuple[int, ...], found: str
+    label: str, path: str, leaf: Leaf, lead: tuple[int, ...], found: str
 ) -> HostSpecError:
     """Return the error for a leaf that is not what was declared."""
     shape = ",".join(map(str, (*lead, *leaf.shape)))
     batch = f" (batch {lead} in front)" if lead else ""
     return HostSpecError(
-        f"{options.label} returned another array than declared at "
+        f"{label} returned another array than declared at "
         f"{path or 'its result'}:\n"
         f"  expected: {leaf.dtype.name}[{shape}]{batch}\n"
         f"  received: {found}"

@@ -154,7 +154,7 @@ class Rule:
             elif array is not None:
                 shown = type_text(array)
             where = f"{path} of its {rule}"
-            raise unexpected(self.op.options, where, leaf, self.lead, shown)
+            raise unexpected(self.op.options.label, where, leaf, self.lead, shown)
         return array
 
     def _spread(

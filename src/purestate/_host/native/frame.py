@@ -1,0 +1,183 @@
+"""What XLA hands to an operation: its call frame, as code of numba reads it.
+
+The layout is that of XLA's C interface for foreign functions, `xla/ffi/api/c_api.h`,
+which comes with jaxlib (`jax.ffi.include_dir()`) and is stable: XLA keeps it from one
+minor version to the next, and says which ones it takes. All of it is for 64 bits. An
+address is an int64 here; a handler takes that of its frame and returns that of an
+error, or 0.
+"""
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import numba
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from purestate._host.native.memory import load, load_int, store, store_int
+
+# The version of the interface that this is written for. All of XLA's so far take it.
+MAJOR, MINOR = 0, 1
+_EXTENSIONS, _API, _CONTEXT, _OPERANDS, _RESULTS, _ATTRIBUTES = 8, 16, 24, 72, 112, 160
+DATA, RANK, DIMENSIONS = 24, 32, 40  # of a buffer
+_ARRAY_DATA, _SCALAR_VALUE = 16, 8  # of an attribute
+_METADATA_KIND = 1
+_FUNCTIONS = 48  # the first function of the table, 8 bytes each
+_CREATE_ERROR, _DESTROY_ERROR, _SCHEDULE = 0, 2, 11
+_UNKNOWN = 2  # the code of an error that is of no other kind
+
+inline: Callable[..., Any] = numba.njit(inline="never", nogil=True)
+
+
+def _caller(count: int) -> Callable[..., Any]:
+    """Return what calls a C function at an address, with so many int64 arguments."""
+    kinds = [ir.IntType(64)] * count
+    function = ir.FunctionType(ir.IntType(64), kinds).as_pointer()
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.call(builder.inttoptr(args[0], function), args[1:])
+
+    if count == 1:
+
+        @intrinsic
+        def call_one(typing: Any, address: Any, first: Any) -> Any:
+            return types.int64(types.int64, types.int64), codegen
+
+        return call_one  # type: ignore[no-any-return]
+
+    @intrinsic
+    def call_three(typing: Any, address: Any, first: Any, second: Any, third: Any) -> Any:
+        return types.int64(*[types.int64] * 4), codegen
+
+    return call_three  # type: ignore[no-any-return]
+
+
+call_1, call_3 = _caller(1), _caller(3)
+
+
+@intrinsic(prefer_literal=True)
+def _block(typing: Any, words: Any) -> Any:
+    """Return the address of zeros on the stack, so many words of 64 bits."""
+    count = words.literal_value
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.ArrayType(ir.IntType(64), count)
+        with builder.goto_entry_block():
+            pointer = builder.alloca(kind)
+        builder.store(ir.Constant(kind, None), pointer)
+        return builder.ptrtoint(pointer, ir.IntType(64))
+
+    return types.int64(words), codegen
+
+
+@inline
+def is_question(frame):  # type: ignore[no-untyped-def]
+    """Return whether XLA asks for the version of the interface; if so, answer.
+
+    It does so once, when the handler is registered.
+    """
+    extension = load(frame + _EXTENSIONS)
+    while extension != 0:
+        if load_int(extension + 8) == _METADATA_KIND:
+            metadata = load(extension + 24)
+            store_int(metadata + 24, MAJOR)
+            store_int(metadata + 28, MINOR)
+            store_int(metadata + 32, 0)  # no traits
+            return True
+        extension = load(extension + 16)
+    return False
+
+
+@inline
+def operand(frame, which):  # type: ignore[no-untyped-def]
+    """Return the buffer of an operand."""
+    return load(load(frame + _OPERANDS) + 8 * which)
+
+
+@inline
+def result(frame, which):  # type: ignore[no-untyped-def]
+    """Return the buffer of a result."""
+    return load(load(frame + _RESULTS) + 8 * which)
+
+
+@inline
+def data(buffer):  # type: ignore[no-untyped-def]
+    """Return where the numbers of a buffer are; they are in row-major order."""
+    return load(buffer + DATA)
+
+
+@inline
+def rank(buffer):  # type: ignore[no-untyped-def]
+    """Return how many dimensions a buffer has."""
+    return load(buffer + RANK)
+
+
+@inline
+def dimensions(buffer):  # type: ignore[no-untyped-def]
+    """Return where the dimensions of a buffer are, an int64 each."""
+    return load(buffer + DIMENSIONS)
+
+
+@inline
+def attribute_array(frame, which):  # type: ignore[no-untyped-def]
+    """Return where the numbers of an attribute are; they are sorted by their names."""
+    return load(load(load(frame + _ATTRIBUTES) + 8 * which) + _ARRAY_DATA)
+
+
+@inline
+def attribute_scalar(frame, which):  # type: ignore[no-untyped-def]
+    """Return an attribute of one int64."""
+    return load(load(load(load(frame + _ATTRIBUTES) + 8 * which) + _SCALAR_VALUE))
+
+
+@inline
+def _function(frame, which):  # type: ignore[no-untyped-def]
+    return load(load(frame + _API) + _FUNCTIONS + 8 * which)
+
+
+@inline
+def create_error(frame, message):  # type: ignore[no-untyped-def]
+    """Return an error with a text, which ends with a zero byte and is copied."""
+    args = _block(4)
+    store(args, 28)
+    store(args + 16, message)
+    store_int(args + 24, _UNKNOWN)
+    return call_1(_function(frame, _CREATE_ERROR), args)
+
+
+@inline
+def destroy_error(frame, error):  # type: ignore[no-untyped-def]
+    """Free an error that is not returned to XLA."""
+    args = _block(3)
+    store(args, 24)
+    store(args + 16, error)
+    call_1(_function(frame, _DESTROY_ERROR), args)
+
+
+@inline
+def schedule(frame, task, job):  # type: ignore[no-untyped-def]
+    """Have a thread of XLA call a function with an address; return whether it will."""
+    args = _block(5)
+    store(args, 40)
+    store(args + 16, load(frame + _CONTEXT))
+    store(args + 24, task)
+    store(args + 32, job)
+    error = call_1(_function(frame, _SCHEDULE), args)
+    if error != 0:
+        destroy_error(frame, error)
+        return False
+    return True
+
+
+def handler_type() -> Any:
+    """Return numba's signature of a handler."""
+    return types.int64(types.int64)
+
+
+def capsule(address: int) -> Any:
+    """Return what `jax.ffi.register_ffi_target` takes, for the handler at an address."""
+    import jax
+
+    return jax.ffi.pycapsule(ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address))

@@ -1,0 +1,63 @@
+"""What numba was given: which functions are its own, and what they call."""
+
+import functools
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+
+def is_dispatcher(function: Any) -> bool:
+    """Return whether a function is one that numba compiles, in its mode without Python.
+
+    numba is not imported for it: who has such a function has imported it.
+    """
+    numba = sys.modules.get("numba")
+    if numba is None:
+        return False
+    from numba.core.dispatcher import Dispatcher
+
+    if not isinstance(function, Dispatcher):
+        return False
+    return not function.targetoptions.get("forceobj", False)
+
+
+def reachable(dispatcher: Any) -> Iterator[Any]:
+    """Yield a function of numba's and those that it may call, each once."""
+    seen, todo = {id(dispatcher)}, [dispatcher]
+    while todo:
+        found = todo.pop()
+        yield found
+        function = found.py_func
+        cells = (cell.cell_contents for cell in function.__closure__ or ())
+        names = function.__code__.co_names
+        globals_ = (function.__globals__.get(name) for name in names)
+        for other in (*cells, *globals_):
+            if is_dispatcher(other) and id(other) not in seen:
+                seen.add(id(other))
+                todo.append(other)
+
+
+def aborts(dispatcher: Any) -> bool:
+    """Return whether numba would end the process if XLA's threads called a function.
+
+    numba's own pool of threads, "workqueue", does that when two threads call functions
+    with `parallel=True`; the others, of OpenMP and TBB, do not.
+    """
+    parallel = (f.targetoptions.get("parallel", False) for f in reachable(dispatcher))
+    return any(parallel) and _threading_layer() == "workqueue"
+
+
+@functools.cache
+def _threading_layer() -> str:
+    """Return which pool numba's parallel loops use; it is chosen at the first one."""
+    import numba
+    import numpy as np
+
+    @numba.njit(parallel=True)
+    def first(x):  # type: ignore[no-untyped-def]
+        for i in numba.prange(x.size):
+            x[i] = i
+        return x
+
+    first(np.zeros(2))
+    return str(numba.threading_layer())
