@@ -137,15 +137,30 @@ class HostFunction:
 
     @property
     def lowering(self) -> str:
-        """How a small call gets into a program here: "pure", or "buffer" if told so.
+        """How a small call gets into a program here: "native", "pure" or "buffer".
 
-        On one CPU device, calls that move 512 KiB or more are "buffer". The environment
-        variable PURESTATE_HOST_LOWERING chooses one for calls of all sizes.
+        A function of `numba.njit` is "native", an operation of XLA without Python;
+        `why_not_native` says why another one is not. The others are callbacks: "pure",
+        and on one CPU device "buffer" where a call moves 512 KiB or more. The
+        environment variable PURESTATE_HOST_LOWERING chooses one for all calls.
         """
-        from purestate._host.program.lowering import chosen
+        from purestate._host.program.lowering import NATIVE, chosen
 
+        if not self.why_not_native:
+            return NATIVE
         effect = "unordered" if self._options.has_effects else ""
         return chosen(0, 1, jax.default_backend(), effect)
+
+    @property
+    def why_not_native(self) -> str:
+        """Why calls are no native operations on the CPU; nothing if they are.
+
+        Calls whose arguments or results are not native (a dict, a key, float16) are
+        callbacks all the same.
+        """
+        from purestate._host.program.native import why_not
+
+        return why_not(self._options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function, or put the call into the program that is being traced."""

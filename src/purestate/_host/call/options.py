@@ -81,6 +81,9 @@ class Options:
     # (rows, columns, same): where the Jacobian of vectors is not zero. `jac` returns
     # that part of it; at `same` it is an identity besides.
     pattern: tuple[Any, Any, Any] | None = None
+    # From an operation, a derivative and a batch to the name and the attributes of a
+    # native operation, or None.
+    native: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
         names: Any = self.static_argnames

@@ -137,8 +137,9 @@ def _put(out: Any, value: Any, record: Any, leaf: Any) -> Any:
         limits = np.iinfo(str(wanted))
         own = np.iinfo(str(given))
         narrowed = own.min < limits.min or own.max > limits.max
-        below = max(limits.min, own.min)
-        above = min(limits.max, own.max)
+        # In the dtype that is given: numba compares signed with unsigned as floats.
+        exact = np.dtype(str(given)).type
+        below, above = exact(max(limits.min, own.min)), exact(min(limits.max, own.max))
     if not isinstance(value, types.Array):
         if narrowed:
 

@@ -7,11 +7,11 @@ how many they are come with every call.
 """
 
 import dataclasses
-import weakref
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import numba
+import numpy as np
 from numba.core import types
 
 from purestate._host.native.arrays import (
@@ -48,27 +48,67 @@ class Signature:
     Attributes:
         call: the call as text, with `fn` for the function and x0, x1, ... for operands.
         operands: dtype and rank of each, without batch axes.
-        results: dtype and rank of each.
-        parts: where each is in what the function returns, as text with `r` for it.
         wide: the dtype that each operand is cast to, None for none.
         writable: whether operands are copies.
+        results: dtype and rank of each.
+        parts: where each is in what the function returns, as text with `r` for it; or
+            "", for zeros.
         threads: whether a batch is shared among threads.
     """
 
     call: str
     operands: tuple[tuple[Any, int], ...]
-    results: tuple[tuple[Any, int], ...]
-    parts: tuple[str, ...]
     wide: tuple[Any, ...]
     writable: bool = False
+    results: tuple[tuple[Any, int], ...] = ()
+    parts: tuple[str, ...] = ()
     threads: bool = False
 
-    def argument_types(self) -> list[Any]:
-        """Return numba's types of the operands, as the function gets them."""
-        return [
+    @property
+    def names(self) -> list[str]:
+        """What the operands are called."""
+        return [f"x{i}" for i in range(len(self.operands))]
+
+    @property
+    def argument_types(self) -> tuple[Any, ...]:
+        """Numba's types of the operands, as the function gets them."""
+        return tuple(
             array_type(wide or dtype, ndim, readonly=not self.writable)
             for (dtype, ndim), wide in zip(self.operands, self.wide, strict=True)
-        ]
+        )
+
+
+def entry(fn: Any, signature: Signature) -> tuple[Any, Any]:
+    """Return a function of the operands that makes the call, and numba's type of it.
+
+    Raises:
+        numba.core.errors.NumbaError: numba cannot compile it.
+    """
+    kinds, given = signature.argument_types, ", ".join(signature.names)
+    made = fn
+    if signature.call != f"fn({given})" or not fn._can_compile:
+        text = f"def call({given}):\n    return {signature.call}"
+        made = _made(text, "call", {"fn": fn, "np": np, "as_readonly": as_readonly})
+    made.compile(kinds)
+    return made, made.overloads[kinds].signature.return_type
+
+
+def batch_attribute(
+    sizes: Sequence[int], masks: Sequence[Sequence[bool]], threads: int
+) -> Any:
+    """Return what a handler is told of a batch.
+
+    Args:
+        sizes: of its axes.
+        masks: for each operand, which of them it has.
+        threads: how many may share the items.
+
+    Returns:
+        How many axes there are, the threads, and a word of bits for each operand, the
+        lowest for the first axis.
+    """
+    bits = (sum(has << axis for axis, has in enumerate(mask)) for mask in masks)
+    return np.array([len(sizes), threads, *bits], np.int64)
 
 
 @inline
@@ -80,14 +120,16 @@ def _count(frame, batch):  # type: ignore[no-untyped-def]
     return count
 
 
-def compiled(fn: Any, signature: Signature, record: Record) -> int:
+def compiled(call: Any, signature: Signature, record: Record) -> int:
     """Return the address of a handler.
 
-    Raises:
-        numba.core.errors.NumbaError: numba cannot compile it.
+    Args:
+        call: what `entry` returned.
+        signature: the types.
+        record: what errors say of the function.
     """
     names: dict[str, Any] = {
-        "fn": fn,
+        "call": call,
         "load": load,
         "view": view,
         "operand": operand,
@@ -97,7 +139,7 @@ def compiled(fn: Any, signature: Signature, record: Record) -> int:
         "as_readonly": as_readonly,
         "record": note(record),
     }
-    body = _made(_source(signature, names), names)
+    body = _made(_source(signature, names), "body", names)
     kind = (types.int64,) * 4
     body.compile(kind)
     found = body.overloads[kind]
@@ -116,7 +158,7 @@ def compiled(fn: Any, signature: Signature, record: Record) -> int:
     # What stays is machine code and, for each function, what it reads of Python: names
     # of modules and constants, without which an exception could not be made.
     _code.append(made._library)
-    for each in (body, *reachable(fn)):
+    for each in (body, *reachable(call)):
         _code.extend(c.environment for c in each.overloads.values())
         _code.extend(c.library for c in each.overloads.values())
     return int(made.address)
@@ -141,14 +183,16 @@ def _source(signature: Signature, names: dict[str, Any]) -> str:
         elif signature.writable:
             made = f"{made}.copy()"
         lines.append(f"        x{i} = {made}")
-    lines.append(f"        r = {signature.call}")
+    lines.append(f"        r = call({', '.join(signature.names)})")
     for k, (dtype, ndim) in enumerate(signature.results):
         names[f"Y{k}"] = array_type(dtype, ndim, readonly=False)
         lines.append(f"        y{k} = view(result(frame, {k}), index, Y{k})")
-        lines.append(f"        put(y{k}, {signature.parts[k]}, record, {k})")
+        part = signature.parts[k]
+        told = f"put(y{k}, {part}, record, {k})" if part else f"y{k}[...] = 0"
+        lines.append(f"        {told}")
     return "\n".join([*lines, "    return 0"])
 
 
-def _made(source: str, names: dict[str, Any]) -> Any:
+def _made(source: str, name: str, names: dict[str, Any]) -> Any:
     exec(source, names)  # text of ours, with no word of a user's
-    return numba.njit(names["body"])
+    return numba.njit(names[name])

@@ -35,8 +35,9 @@ with contextlib.suppress(ImportError):
     from jax.experimental.buffer_callback import buffer_callback
 
 
-_VARIABLE = "PURESTATE_HOST_LOWERING"
-LOWERINGS = ("buffer", "pure")
+VARIABLE = "PURESTATE_HOST_LOWERING"
+NATIVE = "native"
+LOWERINGS = ("buffer", NATIVE, "pure")
 # Bytes of operands and results from which on copies cost more than views do. A step of
 # a scan took "buffer" 1.25 to 1.45 times as long as "pure" at 16 bytes, 1.1 to 1.3
 # times at 128 KiB, 0.9 times at 512 KiB and 0.8 to 0.9 times at 2 MiB, on jax 0.7.2,
@@ -52,8 +53,23 @@ _REPEATED = (
 _Call = Callable[..., Sequence[np.ndarray[Any, Any]]]
 
 
+def wanted() -> str:
+    """Return the lowering that the environment variable asks for, or nothing.
+
+    Raises:
+        HostSpecError: there is no such lowering.
+    """
+    found = os.environ.get(VARIABLE, "")
+    if found and found not in LOWERINGS:
+        raise HostSpecError(
+            f"{found!r} is no lowering of host functions; they are "
+            f"{', '.join(LOWERINGS)}."
+        )
+    return found
+
+
 def chosen(size: int, devices: int, platform: str, effect: str) -> str:
-    """Return the lowering of a call, "buffer" or "pure".
+    """Return the lowering of a callback, "buffer" or "pure".
 
     Args:
         size: bytes of its operands and results.
@@ -64,16 +80,13 @@ def chosen(size: int, devices: int, platform: str, effect: str) -> str:
     Raises:
         HostSpecError: the environment variable asks for another one.
     """
-    wanted = os.environ.get(_VARIABLE) or ("buffer" if size >= _LARGE else "pure")
-    if wanted not in LOWERINGS:
-        raise HostSpecError(
-            f"{wanted!r} is no lowering of host functions; they are "
-            f"{', '.join(LOWERINGS)}."
-        )
+    asked = wanted()
+    if asked in ("", NATIVE):
+        asked = "buffer" if size >= _LARGE else "pure"
     # "buffer" knows nothing of shardings, and keeps no order.
     if devices > 1 or platform != "cpu" or effect or buffer_callback is None:
         return "pure"
-    return wanted
+    return asked
 
 
 def lower(ctx: Any, call: _Call, results: list[Any], effect: str, *args: Any) -> Any:

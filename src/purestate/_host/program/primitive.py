@@ -31,6 +31,7 @@ from purestate._host.derivatives.derivative import Derivative
 from purestate._host.derivatives.products import product
 from purestate._host.program.effects import EFFECTS, rule_runs
 from purestate._host.program.lowering import lower
+from purestate._host.program.native import lowered
 from purestate.errors import HostGradError, HostVmapError
 
 # jax's own annotations do not cover what is used of it here.
@@ -115,6 +116,9 @@ host_p.def_effectful_abstract_eval(_types)
 
 def _lowered(ctx: Any, *args: Any, **params: Any) -> Any:
     op: Operation = params["operation"]()
+    native = lowered(ctx, op, params["derivative"], params["batch"], args)
+    if native is not None:
+        return native
     results = [
         struct(params["batch"].sizes + leaf.shape, leaf.dtype)
         for leaf in _results(op, params["derivative"])

@@ -1,0 +1,107 @@
+"""From the types of a host call to those of a handler, and back from numba's.
+
+Structures are tuples, nested, with None: for numba, a tuple is a type of its own. All
+else (a dict, a State, a list, keywords) is not native.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from numba.core import types
+from numba.np.numpy_support import as_dtype
+
+from purestate._host.call.leaf import Leaf, may_cast
+
+# What both XLA and numba have. float16 numba can only store, and of bfloat16, int4 and
+# the small floats it knows nothing.
+_DTYPES = frozenset(
+    np.dtype(name)
+    for name in (
+        *("bool", "float32", "float64", "complex64", "complex128"),
+        *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
+    )
+)
+
+
+def known(leaves: Sequence[Leaf]) -> bool:
+    """Return whether numba has the dtypes of arrays, and none is a typed key."""
+    return all(leaf.key is None and leaf.dtype in _DTYPES for leaf in leaves)
+
+
+def described(leaves: Sequence[Leaf]) -> tuple[tuple[Any, int], ...]:
+    """Return dtype and rank of each array."""
+    return tuple((leaf.dtype, len(leaf.shape)) for leaf in leaves)
+
+
+def as_text(tree: Any) -> str | None:
+    """Return a structure of names as Python code, None if it is not of tuples."""
+    if tree is None or type(tree) is str:
+        return str(tree)
+    if type(tree) is not tuple:
+        return None
+    found = [as_text(each) for each in tree]
+    return None if None in found else f"({''.join(f'{each}, ' for each in found)})"
+
+
+def parts(
+    kind: Any, tree: Any, leaves: Sequence[Leaf], casting: str, *, zeros: bool = False
+) -> list[tuple[str, Any]] | None:
+    """Return for each leaf where it is in what a function returns, and its dtype.
+
+    Args:
+        kind: numba's type of what it returns.
+        tree: the structure that is declared.
+        leaves: what is declared at its leaves.
+        casting: numpy's rule for other dtypes.
+        zeros: whether None stands for zeros, which get "" and the dtype declared.
+
+    Returns:
+        None if it is not what is declared: then a callback says so.
+    """
+    found: list[tuple[str, Any]] = []
+
+    def walk(part: Any, kind: Any, text: str) -> None:
+        if zeros and isinstance(kind, types.NoneType):
+            for i in jax.tree.leaves(part):
+                found.append(("", leaves[i].dtype))
+        elif type(part) is tuple:
+            if not isinstance(kind, types.BaseAnonymousTuple) or len(kind) != len(part):
+                raise TypeError
+            for i, (each, own) in enumerate(zip(part, kind, strict=True)):
+                walk(each, own, f"{text}[{i}]")
+        elif part is None:
+            if not isinstance(kind, types.NoneType):
+                raise TypeError
+        else:
+            found.append((text, _dtype(kind, leaves[part], casting)))
+
+    try:
+        walk(jax.tree.unflatten(tree, range(len(leaves))), kind, "r")
+    except TypeError:
+        return None
+    return found
+
+
+def _dtype(kind: Any, leaf: Leaf, casting: str) -> Any:
+    """Return the dtype of a leaf, if it can become what is declared.
+
+    Raises:
+        TypeError: it cannot.
+    """
+    kind = types.unliteral(kind)
+    if isinstance(kind, types.Array):
+        ndim, number = kind.ndim, kind.dtype
+    else:
+        ndim, number = 0, kind
+    if ndim != len(leaf.shape) or not isinstance(number, types.Number | types.Boolean):
+        raise TypeError
+    dtype = as_dtype(number)
+    is_number = not isinstance(kind, types.Array)
+    if casting == "unsafe":
+        # Only what cannot lose anything: numpy's ways to do so are its own.
+        casting = "safe"
+    if not may_cast(dtype, leaf.dtype, casting, is_number):
+        raise TypeError
+    return dtype
