@@ -196,6 +196,11 @@ class Options:
         return refusing_jax(error)
 
     @functools.cached_property
+    def native_code(self) -> dict[Any, Any]:
+        """What was compiled for native operations of the function, by types."""
+        return {}
+
+    @functools.cached_property
     def own_thread(self) -> OwnThread | None:
         """The thread that belongs to the function, if it asked for one."""
         return OwnThread(f"purestate-{self.name}") if self.thread == "own" else None

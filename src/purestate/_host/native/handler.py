@@ -85,12 +85,12 @@ def entry(fn: Any, signature: Signature) -> tuple[Any, Any]:
         numba.core.errors.NumbaError: numba cannot compile it.
     """
     kinds, given = signature.argument_types, ", ".join(signature.names)
-    made = fn
+    call = fn
     if signature.call != f"fn({given})" or not fn._can_compile:
         text = f"def call({given}):\n    return {signature.call}"
-        made = _made(text, "call", {"fn": fn, "np": np, "as_readonly": as_readonly})
-    made.compile(kinds)
-    return made, made.overloads[kinds].signature.return_type
+        call = made(text, "call", {"fn": fn, "np": np, "as_readonly": as_readonly})
+    call.compile(kinds)
+    return call, call.overloads[kinds].signature.return_type
 
 
 def batch_attribute(
@@ -139,7 +139,7 @@ def compiled(call: Any, signature: Signature, record: Record) -> int:
         "as_readonly": as_readonly,
         "record": note(record),
     }
-    body = _made(_source(signature, names), "body", names)
+    body = made(_source(signature, names), "body", names)
     kind = (types.int64,) * 4
     body.compile(kind)
     found = body.overloads[kind]
@@ -154,14 +154,14 @@ def compiled(call: Any, signature: Signature, record: Record) -> int:
         batch = attribute_array(frame, 0)
         return run(frame, batch, 0, _count(frame, batch))
 
-    made = numba.cfunc(handler_type(), nogil=True)(handler)
+    operation = numba.cfunc(handler_type(), nogil=True)(handler)
     # What stays is machine code and, for each function, what it reads of Python: names
     # of modules and constants, without which an exception could not be made.
-    _code.append(made._library)
+    _code.append(operation._library)
     for each in (body, *reachable(call)):
         _code.extend(c.environment for c in each.overloads.values())
         _code.extend(c.library for c in each.overloads.values())
-    return int(made.address)
+    return int(operation.address)
 
 
 def _source(signature: Signature, names: dict[str, Any]) -> str:
@@ -193,6 +193,7 @@ def _source(signature: Signature, names: dict[str, Any]) -> str:
     return "\n".join([*lines, "    return 0"])
 
 
-def _made(source: str, name: str, names: dict[str, Any]) -> Any:
+def made(source: str, name: str, names: dict[str, Any]) -> Any:
+    """Return a function of numba's from its text."""
     exec(source, names)  # text of ours, with no word of a user's
     return numba.njit(names[name])

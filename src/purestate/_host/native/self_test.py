@@ -9,9 +9,14 @@ import numba
 import numpy as np
 
 from purestate._host.call.failures import original_error
-from purestate._host.native.handler import Signature, batch_attribute, entry
+from purestate._host.native.handler import (
+    Signature,
+    batch_attribute,
+    compiled,
+    entry,
+)
 from purestate._host.native.raising import Record
-from purestate._host.native.targets import target
+from purestate._host.native.targets import named, register
 from purestate.errors import HostSpecError
 
 
@@ -51,7 +56,8 @@ def _try() -> str:
     signature = Signature("fn(x0)", leaf, (None,), results=leaf, parts=("r",))
     record = Record("the self-test", (("", dtype, dtype),))
     call, _ = entry(_tried, signature)
-    name = target(_tried, call, signature, record)
+    address = compiled(call, signature, record)
+    name = register(named(_tried.py_func, leaf, leaf), address)
     device = jax.local_devices(backend="cpu")[0]
     batch = batch_attribute((2,), [(True,)], 1)
 

@@ -46,26 +46,34 @@ def as_text(tree: Any) -> str | None:
 
 
 def parts(
-    kind: Any, tree: Any, leaves: Sequence[Leaf], casting: str, *, zeros: bool = False
+    kind: Any,
+    tree: Any,
+    leaves: Sequence[Leaf],
+    chosen: Sequence[int],
+    casting: str,
+    *,
+    rule: str = "",
 ) -> list[tuple[str, Any]] | None:
-    """Return for each leaf where it is in what a function returns, and its dtype.
+    """Return where results are in what a function returns, and their dtypes.
 
     Args:
         kind: numba's type of what it returns.
         tree: the structure that is declared.
         leaves: what is declared at its leaves.
+        chosen: which of them are results.
         casting: numpy's rule for other dtypes.
-        zeros: whether None stands for zeros, which get "" and the dtype declared.
+        rule: "vjp" or "jvp" of what returns derivatives: None then stands for zeros,
+            which are "" here, and of a "vjp" one value for a tuple of one.
 
     Returns:
         None if it is not what is declared: then a callback says so.
     """
-    found: list[tuple[str, Any]] = []
+    found: dict[int, tuple[str, Any]] = {}
 
     def walk(part: Any, kind: Any, text: str) -> None:
-        if zeros and isinstance(kind, types.NoneType):
+        if rule and isinstance(kind, types.NoneType):
             for i in jax.tree.leaves(part):
-                found.append(("", leaves[i].dtype))
+                found[i] = ("", leaves[i].dtype)
         elif type(part) is tuple:
             if not isinstance(kind, types.BaseAnonymousTuple) or len(kind) != len(part):
                 raise TypeError
@@ -74,14 +82,20 @@ def parts(
         elif part is None:
             if not isinstance(kind, types.NoneType):
                 raise TypeError
-        else:
-            found.append((text, _dtype(kind, leaves[part], casting)))
+        elif type(part) is not int:
+            raise TypeError
+        elif part in chosen:
+            found[part] = (text, _dtype(kind, leaves[part], casting))
 
+    whole = jax.tree.unflatten(tree, range(len(leaves)))
+    is_tuple = isinstance(kind, types.BaseAnonymousTuple) and len(kind) == 1
+    if rule == "vjp" and type(whole) is tuple and len(whole) == 1 and not is_tuple:
+        whole = whole[0]
     try:
-        walk(jax.tree.unflatten(tree, range(len(leaves))), kind, "r")
+        walk(whole, kind, "r")
     except TypeError:
         return None
-    return found
+    return [found[i] for i in chosen]
 
 
 def _dtype(kind: Any, leaf: Leaf, casting: str) -> Any:

@@ -7,7 +7,6 @@ returns None, and `lowering` goes on.
 
 import os
 import sys
-import weakref
 from typing import Any
 
 import jax
@@ -94,37 +93,18 @@ def lowered(
     return jax.ffi.ffi_lowering(name)(ctx, *args, **attributes)
 
 
-# The names of operations, None for callbacks. By operation: what jax keeps of it decides
-# how long it is known.
-_names: weakref.WeakKeyDictionary[Operation, dict[Any, str | None]] = (
-    weakref.WeakKeyDictionary()
-)
-
-
 def _target(op: Operation, derivative: Derivative | None, batch: Batch) -> Any:
     """Return the name of a native operation and its attributes, or None."""
+    from purestate._host.native.calls import call_of, product_of
+    from purestate._host.native.functions import is_dispatcher
     from purestate._host.native.handler import batch_attribute
 
     options = op.options
-    known = _names.setdefault(op, {})
-    which = None if derivative is None else (derivative.kind, derivative.wrt)
-    key = (which, bool(batch.sizes))
-    if key not in known:
-        known[key] = _name(op, derivative, batch)
-    name = known[key]
+    found = call_of(op, batch) if derivative is None else product_of(derivative, batch)
+    if found is None or not is_dispatcher(found.fn) or _why_not(options, found.fn):
+        return None
+    name = found.target()
     if name is None:
         return None
-    threads = options.threads or os.cpu_count() or 1
-    if options.vmap != "threads":
-        threads = 1
+    threads = (options.threads or os.cpu_count() or 1) if found.threads else 1
     return name, {"batch": batch_attribute(batch.sizes, batch.masks, threads)}
-
-
-def _name(op: Operation, derivative: Derivative | None, batch: Batch) -> str | None:
-    from purestate._host.native.calls import call_of, product_of
-    from purestate._host.native.functions import is_dispatcher
-
-    found = call_of(op, batch) if derivative is None else product_of(derivative, batch)
-    if found is None or not is_dispatcher(found.fn) or _why_not(op.options, found.fn):
-        return None
-    return found.target()
