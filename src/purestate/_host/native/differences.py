@@ -58,7 +58,6 @@ def differences(derivative: Derivative, plain: Any) -> Any:
         "copied": _copied,
         "doubled": _doubled,
         "flat": _flat,
-        "step": _step,
         "reach": _reach,
         "finite": _finite,
         "paired": _paired,
