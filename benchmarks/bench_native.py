@@ -16,11 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
 if __package__ in (None, ""):
-    sys.path.insert(0, str(ROOT))
-if (EXAMPLES := str(ROOT / "docs" / "examples")) not in sys.path:
-    sys.path.insert(0, EXAMPLES)
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "docs" / "examples"))
 
 import jax
 import jax.numpy as jnp
@@ -362,7 +360,7 @@ def main() -> None:
     print(show(clock.results))
     default = f"native-python{found['python']}-jax{found['jax']}"
     quick = "-quick" if chosen.quick else ""
-    path = chosen.out or ROOT / "benchmarks" / "results" / f"{default}{quick}.json"
+    path = chosen.out or Path(__file__).parent / "results" / f"{default}{quick}.json"
     report.save(path, about, clock.results)
     print(f"\n{path}")
 
