@@ -87,7 +87,7 @@ def test_an_unknown_lowering_in_the_environment_is_refused(monkeypatch):
 
     with pytest.raises(
         HostSpecError,
-        match=r"^'emit' is no lowering of host functions; they are buffer, pure\.",
+        match=r"^'emit' is no lowering of host functions; they are buffer, native, pure\.",
     ):
         jax.jit(add_one())(1.0)
 
