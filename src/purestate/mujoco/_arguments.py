@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purestate.errors import SimSpecError
-from purestate.mujoco._native import mujoco
+from purestate.mujoco._package import mujoco
 from purestate.mujoco._state import SimState
 from purestate.mujoco._state_vector import StateVector
 

@@ -21,11 +21,12 @@ import numpy as np
 from purestate._host.call.workers import Pool, Scratch
 from purestate.errors import SimSpecError
 from purestate.mujoco._faults import RESETTING
-from purestate.mujoco._native import Batch, BatchError, mujoco
+from purestate.mujoco._package import Batch, BatchError, mujoco
 from purestate.mujoco._state_vector import INTEGRATION, set_state
 
 Array = np.ndarray[Any, Any]
-ENGINES = ("batch", "threads")
+NATIVE = "native"
+ENGINES = ("batch", NATIVE, "threads")
 Engine = Callable[[Array], tuple[Array, Array]]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-_TINY = float(np.finfo(np.float32).tiny)
+TINY = float(np.finfo(np.float32).tiny)
 
 
 def split(state: Array, dtype: Any) -> tuple[Array, Array | None]:
@@ -42,7 +42,7 @@ def merge(values: Array, words: Array | None) -> Array:
     old, new = found.reshape(-1), values.reshape(-1)
     # XLA's threads set numbers below 1.2e-38 to zero and others do not, so these would
     # count as changed.
-    tiny = (np.abs(old[changed]) < _TINY) & (np.abs(new[changed]) < _TINY)
+    tiny = (np.abs(old[changed]) < TINY) & (np.abs(new[changed]) < TINY)
     changed = changed[~tiny]
     old[changed] = new[changed]
     return found

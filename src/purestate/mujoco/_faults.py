@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from purestate.errors import SimulationError
-from purestate.mujoco._native import mujoco
+from purestate.mujoco._package import mujoco
 from purestate.mujoco._state_vector import INTEGRATION, StateVector, set_state
 
 Array = np.ndarray[Any, Any]
-_LIMIT = float(mujoco.mjMAXVAL)
-_LIMITED = ("qpos", "qvel", "ctrl")  # what MuJoCo compares with it
+LIMIT = float(mujoco.mjMAXVAL)
+LIMITED = ("qpos", "qvel", "ctrl")  # what MuJoCo compares with it
 # Of MuJoCo's warnings, those that a part was not finite or too large. It has reset the
 # simulation then; for the controls it has computed with zeros instead.
 _BAD = {
@@ -33,7 +33,7 @@ class Faults:
         self._name, self._model, self._vector = name, model, vector
         self._substeps, self._as_nan = substeps, as_nan
         everything = np.arange(vector.size)
-        self._limited = np.concatenate([everything[vector.part(n)] for n in _LIMITED])
+        self.limited = np.concatenate([everything[vector.part(n)] for n in LIMITED])
         self._start = np.empty(vector.size)
         mujoco.mj_getState(model, mujoco.MjData(model), self._start, INTEGRATION)
 
@@ -52,7 +52,7 @@ class Faults:
         if not self._as_nan:
             row = states[bad][0]
             wrong: Array = np.asarray(~np.isfinite(row))
-            wrong[self._limited] |= ~(np.abs(row[self._limited]) <= _LIMIT)
+            wrong[self.limited] |= ~(np.abs(row[self.limited]) <= LIMIT)
             element = int(np.flatnonzero(wrong)[0])
             raise SimulationError(
                 self._name,
@@ -91,7 +91,7 @@ class Faults:
         )
 
     def _bad(self, states: Array) -> Array:
-        large = ~(np.abs(states[..., self._limited]) <= _LIMIT)
+        large = ~(np.abs(states[..., self.limited]) <= LIMIT)
         infinite = ~np.isfinite(states)
         return np.asarray(infinite.any(axis=-1) | large.any(axis=-1))
 
@@ -130,5 +130,5 @@ def _is_sound(states: Array) -> bool:
     # Of one simulation, a few hundred numbers: 0.6 us, and 2.1 us for the largest and
     # the smallest. Not of a batch, for which BLAS would start threads of its own.
     if states.ndim == 1:
-        return bool(np.dot(states, states) < _LIMIT**2)
-    return bool(states.max() <= _LIMIT and states.min() >= -_LIMIT)
+        return bool(np.dot(states, states) < LIMIT**2)
+    return bool(states.max() <= LIMIT and states.min() >= -LIMIT)

@@ -14,11 +14,11 @@ import numpy as np
 
 from purestate._host.call.options import Options
 from purestate._host.function import HostFunction, host_function
-from purestate.mujoco._engines import Batches, Single, make_engine
+from purestate.mujoco._engines import NATIVE, Batches, Single, make_engine
 from purestate.mujoco._exact import merge, split
 from purestate.mujoco._faults import Faults
 from purestate.mujoco._jacobian import Jacobian, why_no_gradient
-from purestate.mujoco._native import mujoco
+from purestate.mujoco._package import mujoco
 from purestate.mujoco._observe import Observer
 from purestate.mujoco._state_vector import StateVector
 
@@ -50,7 +50,10 @@ class HostCalls:
     ) -> None:
         self._model = model
         self._single = Single(model, substeps)
-        self.engine, self._advance = make_engine(engine, model, substeps, threads)
+        is_native = engine == NATIVE
+        self.engine, self._advance = make_engine(
+            None if is_native else engine, model, substeps, threads
+        )
         self._faults = Faults(name, model, vector, substeps, as_nan)
         self._jacobian = Jacobian(model, vector, substeps)
         batches = Batches(model, threads or os.cpu_count() or 1)
@@ -69,15 +72,31 @@ class HostCalls:
             "threads": threads,
             "scratch": functools.partial(mujoco.MjData, model),
         }
+        native = None
+        if is_native:
+            from purestate.mujoco._native.engine import NativeSteps
+
+            native = NativeSteps(
+                self,
+                model,
+                self._faults.limited,
+                vector.size,
+                name=name,
+                substeps=substeps,
+                as_nan=as_nan,
+                threads=threads or os.cpu_count() or 1,
+            )
+            self.engine = NATIVE
         self.step = HostFunction(
             Options(
-                self._one,
-                batch_fn=self._many,
+                self.one,
+                batch_fn=self.many,
                 jac=None if no_grad else self._step_jacobian,
                 out=lambda values, words: (values, words),
                 name=f"{name}.step",
                 no_grad=no_grad,
                 trusted=True,
+                native=native,
                 pattern=self._jacobian.pattern,
                 **common,
             )
@@ -92,13 +111,15 @@ class HostCalls:
         )
 
     @_QUIET
-    def _one(self, values: Any, words: Any = None) -> Any:
+    def one(self, values: Any, words: Any = None) -> Any:
+        """Step one simulation; return values, and words if there are some."""
         state, stands_in = self._faults.before(merge(values, words))
         found, warned = self._single(state)
         return _parts(self._faults.after(state, found, warned, stands_in), values)
 
     @_QUIET
-    def _many(self, values: Any, words: Any = None) -> Any:
+    def many(self, values: Any, words: Any = None) -> Any:
+        """Step simulations along the first axis."""
         states, stand_ins = self._faults.before(merge(values, words))
         found, warned = self._advance(states)
         return _parts(self._faults.after(states, found, warned, stand_ins), values)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from purestate.mujoco._faults import RESETTING
-from purestate.mujoco._native import mujoco
+from purestate.mujoco._package import mujoco
 from purestate.mujoco._state_vector import INTEGRATION, StateVector, set_state
 from purestate.mujoco._tangent import Tangent
 

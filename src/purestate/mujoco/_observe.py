@@ -11,7 +11,7 @@ from purestate._host.call.workers import Pool, Scratch
 from purestate.errors import SimSpecError
 from purestate.errors._text import nearest
 from purestate.mujoco._engines import Batches
-from purestate.mujoco._native import DATA_FIELDS, mujoco
+from purestate.mujoco._package import DATA_FIELDS, mujoco
 from purestate.mujoco._state_vector import StateVector, set_state
 
 Array = np.ndarray[Any, Any]

@@ -20,7 +20,7 @@ from purestate.mujoco._arguments import (
 )
 from purestate.mujoco._exact import merge, split
 from purestate.mujoco._host_calls import HostCalls
-from purestate.mujoco._native import mujoco
+from purestate.mujoco._package import mujoco
 from purestate.mujoco._state import SimState
 from purestate.mujoco._state_vector import INTEGRATION, set_state, state_vector
 

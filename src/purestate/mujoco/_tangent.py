@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from purestate.mujoco._native import mujoco
+from purestate.mujoco._package import mujoco
 
 Array = np.ndarray[Any, Any]
 

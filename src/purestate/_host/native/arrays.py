@@ -87,6 +87,22 @@ def view(typing: Any, buffer: Any, item: Any, kind: Any) -> Any:
 
 
 @intrinsic
+def block(typing: Any, address: Any, count: Any, kind: Any) -> Any:
+    """Return so many numbers at an address as an array with one axis."""
+    array = kind.instance_type
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        number = context.get_data_type(array.dtype)
+        size = context.get_abi_sizeof(number)
+        pointer = builder.inttoptr(args[0], number.as_pointer())
+        made = make_array(array)(context, builder)
+        populate_array(made, pointer, [args[1]], [_I64(size)], size, None)
+        return made._getvalue()
+
+    return array(types.int64, types.int64, kind), codegen
+
+
+@intrinsic
 def as_readonly(typing: Any, array: Any) -> Any:
     """Return an array that numba lets nobody write to."""
 

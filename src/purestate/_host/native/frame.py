@@ -8,10 +8,12 @@ error, or 0.
 """
 
 import ctypes
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numba
+import numpy as np
 from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
@@ -21,6 +23,12 @@ from purestate._host.native.memory import load, load_int, store, store_int
 # The version of the interface that this is written for. All of XLA's so far take it.
 MAJOR, MINOR = 0, 1
 _EXTENSIONS, _API, _CONTEXT, _OPERANDS, _RESULTS, _ATTRIBUTES = 8, 16, 24, 72, 112, 160
+_DTYPE = 16  # of a buffer, a code
+_DTYPES = {
+    8: np.dtype(np.uint32),
+    11: np.dtype(np.float32),
+    12: np.dtype(np.float64),
+}
 DATA, RANK, DIMENSIONS = 24, 32, 40  # of a buffer
 _ARRAY_DATA, _SCALAR_VALUE = 16, 8  # of an attribute
 _METADATA_KIND = 1
@@ -169,6 +177,37 @@ def schedule(frame, task, job):  # type: ignore[no-untyped-def]
         destroy_error(frame, error)
         return False
     return True
+
+
+def arrays_of(frame: int) -> tuple[list[Any], list[Any], Any]:
+    """Return operands, results and the first attribute as arrays of numpy, in Python.
+
+    They are XLA's own memory, and gone when the handler returns.
+    """
+
+    def word(address: int) -> int:
+        return ctypes.c_int64.from_address(address).value
+
+    def array(address: int, dtype: Any, shape: tuple[int, ...]) -> Any:
+        count = math.prod(shape)
+        if not count:
+            return np.zeros(shape, dtype)
+        memory = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
+        return np.frombuffer(memory, dtype).reshape(shape)
+
+    def buffers(end: int) -> list[Any]:
+        found = []
+        for which in range(word(frame + end - 16)):
+            buffer = word(word(frame + end) + 8 * which)
+            dims = word(buffer + DIMENSIONS)
+            shape = tuple(word(dims + 8 * i) for i in range(word(buffer + RANK)))
+            code = ctypes.c_int32.from_address(buffer + _DTYPE).value
+            found.append(array(word(buffer + DATA), _DTYPES[code], shape))
+        return found
+
+    told = word(word(frame + _ATTRIBUTES))
+    attribute = array(word(told + _ARRAY_DATA), np.dtype(np.int64), (word(told + 8),))
+    return buffers(_OPERANDS), buffers(_RESULTS), attribute
 
 
 def handler_type() -> Any:

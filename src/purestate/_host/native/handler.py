@@ -112,7 +112,7 @@ def batch_attribute(
 
 
 @inline
-def _count(frame, batch):  # type: ignore[no-untyped-def]
+def count_of(frame, batch):  # type: ignore[no-untyped-def]
     """Return how many items there are: a result has all axes of the batch in front."""
     sizes, count = dimensions(result(frame, 0)), 1
     for axis in range(load(batch)):
@@ -152,7 +152,7 @@ def compiled(call: Any, signature: Signature, record: Record) -> int:
         if is_question(frame):
             return 0
         batch = attribute_array(frame, 0)
-        return run(frame, batch, 0, _count(frame, batch))
+        return run(frame, batch, 0, count_of(frame, batch))
 
     operation = numba.cfunc(handler_type(), nogil=True)(handler)
     # What stays is machine code and, for each function, what it reads of Python: names

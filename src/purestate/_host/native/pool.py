@@ -51,12 +51,16 @@ def _wait(block, count):  # type: ignore[no-untyped-def]
             _sleep(_PAUSE)
 
 
-def shared(run: Any) -> Any:
+def shared(run: Any, discard: Any = destroy_error) -> Any:
     """Return `run(frame, batch, start, stop)` as one whose items threads share.
 
     Args:
         run: runs items, and returns the address of an error or 0. In the second word at
             the address `batch` is how many threads there may be.
+        discard: is given what else is returned, once there is an error.
+
+    Returns:
+        The function, and what must be kept as long as it may be called.
     """
 
     @inline
@@ -70,7 +74,7 @@ def shared(run: Any) -> Any:
             stop = min(start + chunk, count)
             error = run(frame, batch, start, stop)
             if error != 0 and atomic_swap(block + _ERROR, 0, error) != 0:
-                destroy_error(frame, error)
+                discard(frame, error)
             atomic_add(block + _DONE, stop - start)
 
     @numba.cfunc(types.int64(types.int64), nogil=True)

@@ -19,7 +19,7 @@ from numba.extending import intrinsic
 from purestate._host.call.failures import kept_text
 from purestate._host.call.invoke import unexpected
 from purestate._host.call.leaf import Leaf, type_text
-from purestate._host.native.frame import create_error
+from purestate._host.native.python import emit_call
 from purestate.errors import HostSpecError
 
 @dataclasses.dataclass(frozen=True)
@@ -126,28 +126,8 @@ def _raised(context: Any, builder: Any, status: Any, frame: Any) -> Any:
             builder.module, kind, "PyException_SetTraceback"
         )
         builder.call(attach, [exception, traceback])
-    # By name: an address of an object would be wrong in code that is kept on disk.
-    name = context.insert_const_string(builder.module, __name__)
-    home = python.import_module(name)
-    hook = python.object_getattr_string(home, "keep")
-    told = python.call_function_objargs(hook, [exception])
-    text = cgutils.alloca_once_value(
-        builder, context.insert_const_string(builder.module, "an exception was lost")
-    )
-    with builder.if_else(cgutils.is_not_null(builder, told)) as (kept, lost):
-        with kept:
-            builder.store(python.bytes_as_string(told), text)
-        with lost:
-            python.err_clear()
-    address = builder.ptrtoint(builder.load(text), ir.IntType(64))
-    # numba's own copy of `create_error`, called as any function of numba's.
-    made = context.compile_internal(
-        builder,
-        lambda frame, message: create_error(frame, message),
-        types.int64(types.int64, types.int64),
-        [frame, address],
-    )
-    for held in (told, hook, home, *(builder.load(part) for part in parts)):
-        python.decref(held)  # of nothing, nothing
+    error = emit_call(context, builder, python, __name__, "keep", [exception], frame)
+    for part in parts:
+        python.decref(builder.load(part))  # of nothing, nothing
     python.gil_release(lock)
-    return made
+    return error

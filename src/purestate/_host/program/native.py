@@ -85,6 +85,8 @@ def lowered(
         return None
     if options.native is not None:  # brings an operation of its own
         found = options.native(op, derivative, batch)
+        if found is not None:  # what it works on must outlive the program
+            ctx.module_context.add_keepalive(options)
     else:
         found = _target(op, derivative, batch)
     if found is None:
