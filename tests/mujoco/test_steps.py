@@ -16,7 +16,7 @@ from tests.hosts import x64
 from tests.simulators import GYM, WHOLE, gym_model, native, random_state, zoo_model
 
 HAS_BATCH = hasattr(mujoco, "mjVERSION_HEADER") and mujoco.mj_version() >= 4000000
-ENGINES = ["batch", "threads"] if HAS_BATCH else ["threads"]
+ENGINES = [*(["batch"] if HAS_BATCH else []), "native", "threads"]
 PRECISIONS = {"x64 off": contextlib.nullcontext, "x64 on": x64}
 
 

@@ -3,7 +3,8 @@
 Where it cannot go on, as when its memory is full, MuJoCo calls the log handler of the
 thread and then `exit`. Its Python package therefore leaves the handler by `longjmp`, to
 where the step began, and so does this. What was computed on is thrown away afterwards.
-Warnings go to the handler that the process has set.
+Warnings go to the handler that the process has set. A process that has set one of
+MuJoCo's callbacks steps in Python: what Python sets there looks for Python's `MjData`.
 
 It is written in LLVM's own language: a function that calls `setjmp` must say that it
 returns twice, and must not become part of another one, which numba cannot promise.
@@ -11,9 +12,12 @@ returns twice, and must not become part of another one, which numba cannot promi
 
 import ctypes
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import llvmlite.binding as llvm
+
+from purestate.mujoco._native.library import callbacks
 
 _LEVEL_ERROR = 3  # mjLOG_ERROR; the level is the first word of a message
 # Larger than the `jmp_buf` of any system that is known: 200 bytes on x86-64 with glibc,
@@ -74,6 +78,10 @@ define i64 @purestate_mujoco_table() {{
   ret i64 {table}
 }}
 
+define i64 @purestate_mujoco_callbacks() {{
+{callbacks}
+}}
+
 attributes #0 = {{ returns_twice }}
 attributes #1 = {{ noreturn }}
 attributes #2 = {{ noinline }}
@@ -83,7 +91,7 @@ _kept: list[Any] = []  # compiled code is called for good
 
 @functools.cache
 def prepare(table: int) -> None:
-    """Make `purestate_mujoco_steps` and `purestate_mujoco_table` known to LLVM.
+    """Make the functions of this module known to LLVM, by their names.
 
     Args:
         table: the address of the table, which no other process has there.
@@ -92,12 +100,36 @@ def prepare(table: int) -> None:
     create = ctypes.CDLL(None).pthread_key_create
     if create(ctypes.byref(key), None):
         raise OSError("the process has no key left for memory of its threads")
-    text = _CODE.format(error=_LEVEL_ERROR, key=key.value, size=_BUFFER, table=table)
+    text = _CODE.format(
+        error=_LEVEL_ERROR,
+        key=key.value,
+        size=_BUFFER,
+        table=table,
+        callbacks=_any_set(callbacks()),
+    )
     machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
     module = llvm.parse_assembly(text)
     module.verify()
     engine = llvm.create_mcjit_compiler(module, machine)
     engine.finalize_object()
     _kept.append(engine)
-    for name in ("purestate_mujoco_steps", "purestate_mujoco_table"):
-        llvm.add_symbol(name, engine.get_function_address(name))
+    for name in ("steps", "table", "callbacks"):
+        whole = f"purestate_mujoco_{name}"
+        llvm.add_symbol(whole, engine.get_function_address(whole))
+
+
+def _any_set(known: Sequence[tuple[int, int]]) -> str:
+    """Return what finds out whether a pointer is not what it is without a callback.
+
+    Args:
+        known: for each pointer, where it is, and what it is then.
+    """
+    lines = ["  %v0 = add i64 0, 0"]
+    for i, (address, usual) in enumerate(known):
+        lines += [
+            f"  %p{i} = inttoptr i64 {address} to ptr",
+            f"  %w{i} = load i64, ptr %p{i}",
+            f"  %x{i} = xor i64 %w{i}, {usual}",
+            f"  %v{i + 1} = or i64 %v{i}, %x{i}",
+        ]
+    return "\n".join([*lines, f"  ret i64 %v{len(known)}"])

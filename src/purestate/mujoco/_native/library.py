@@ -19,6 +19,11 @@ _NAMES = (
 # Of the C library. On Windows there is no `_setjmp` that can be called like this.
 _JUMPS = ("_setjmp", "longjmp", "pthread_getspecific", "pthread_setspecific")
 
+_CALLBACKS = (
+    *("mjcb_passive", "mjcb_control", "mjcb_contactfilter", "mjcb_sensor", "mjcb_time"),
+    *("mjcb_act_dyn", "mjcb_act_gain", "mjcb_act_bias"),
+)
+
 _address = types.int64
 set_state = types.ExternalFunction(
     "mj_setState", types.void(_address, _address, _address, types.int32)
@@ -43,6 +48,19 @@ def missing() -> tuple[str, ...]:
             address = ctypes.cast(function, ctypes.c_void_p).value
             llvmlite.binding.add_symbol(name, address)
     return tuple(found)
+
+
+def callbacks() -> list[tuple[int, int]]:
+    """Return where MuJoCo has its callbacks, and what is there if none is set.
+
+    Not always null: the Python package brings a clock of its own.
+    """
+    found = []
+    for name in _CALLBACKS:
+        pointer = ctypes.c_void_p.in_dll(_library(), name)
+        is_set = getattr(mujoco, f"get_{name}")() is not None
+        found.append((ctypes.addressof(pointer), 0 if is_set else pointer.value or 0))
+    return found
 
 
 def free_space(data: int) -> None:
