@@ -4,8 +4,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= 2
-# For the lanes of .ci/run: extras on top of the target's own, and a file of pins.
-EXTRAS ?=
+# For the lanes of .ci/run: an extra that is left out, and a file of pins.
+WITHOUT ?=
 CONSTRAINT ?=
 
 python := $(VENV)/bin/python
@@ -13,7 +13,7 @@ python := $(VENV)/bin/python
 # whatever `python3` has become in the meantime.
 chosen := $(if $(filter file,$(origin PYTHON)),,--python-name $(PYTHON))
 setup := $(PYTHON) tools/environment.py --venv $(VENV) --goal "$(MAKECMDGOALS)" \
-	$(chosen) $(if $(EXTRAS),--extras $(EXTRAS)) \
+	$(chosen) $(if $(WITHOUT),--without $(WITHOUT)) \
 	$(if $(CONSTRAINT),--constraint $(CONSTRAINT))
 # The examples of one document share their names, so a file stays in one worker.
 tests := -n $(WORKERS) --dist loadfile -m "not types" tests README.md docs src

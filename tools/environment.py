@@ -27,16 +27,16 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TARGETS = {
     "demo": (["examples", "mujoco"], [], 1),
     "test": (
-        ["examples", "interop", "mujoco", "optax", "testing"],
+        ["examples", "interop", "mujoco", "numba", "optax", "testing"],
         ["pytest", "pytest-xdist", "sybil"],
         1,
     ),
     "check": (
-        ["dev", "examples", "interop", "mujoco", "optax", "testing"],
+        ["dev", "examples", "interop", "mujoco", "numba", "optax", "testing"],
         [],
         2,
     ),
-    "bench": (["bench", "examples", "mujoco"], [], 1),
+    "bench": (["bench", "examples", "mujoco", "numba"], [], 1),
 }
 
 
@@ -63,7 +63,7 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("target", choices=sorted(TARGETS))
     parser.add_argument("--venv", default=".venv", help="folder of the environment")
-    parser.add_argument("--extras", default="", help="further extras, with commas")
+    parser.add_argument("--without", default="", help="an extra to leave out")
     parser.add_argument("--constraint", help="file with versions to hold to")
     parser.add_argument("--python-name", help="the Python that the user asked for")
     parser.add_argument("--goal", default="", help="what the user gave to make")
@@ -179,7 +179,7 @@ def newer_python():
 
 def install(options):
     extras, packages, minutes = TARGETS[options.target]
-    extras = sorted({*extras, *filter(None, options.extras.split(","))})
+    extras = [extra for extra in extras if extra != options.without]
     wanted = ["--editable", f"{ROOT}[{','.join(extras)}]", *packages]
     if options.constraint:
         wanted += ["--constraint", os.path.abspath(options.constraint)]

@@ -80,7 +80,7 @@ def roomy_model():
         ),
         (
             lambda: MujocoSim(zoo_model(), engine="gpu"),
-            r"engine='gpu' is none of batch, threads\.",
+            r"engine='gpu' is none of batch, native, threads\.",
         ),
         (
             lambda: MujocoSim(zoo_model(), observe=("xpoz",)),

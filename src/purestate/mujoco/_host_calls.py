@@ -18,8 +18,8 @@ from purestate.mujoco._engines import NATIVE, Batches, Single, make_engine
 from purestate.mujoco._exact import merge, split
 from purestate.mujoco._faults import Faults
 from purestate.mujoco._jacobian import Jacobian, why_no_gradient
-from purestate.mujoco._package import mujoco
 from purestate.mujoco._observe import Observer
+from purestate.mujoco._package import mujoco
 from purestate.mujoco._state_vector import StateVector
 
 # Numbers beyond float32 are no reason to warn. One for each call: it takes 2 us.

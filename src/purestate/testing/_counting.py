@@ -81,7 +81,8 @@ def count_host_calls(fn: Any) -> Iterator[HostCalls]:
         fn: what `ps.host_function` returned.
 
     Raises:
-        TypeError: something else was given.
+        TypeError: something else was given, or a native function, whose calls in
+            programs nobody counts.
 
     >>> import jax, jax.numpy as jnp, numpy as np, purestate as ps
     >>> import purestate.testing as pst
@@ -96,6 +97,12 @@ def count_host_calls(fn: Any) -> Iterator[HostCalls]:
         raise TypeError(
             f"count_host_calls takes a host function, and got an object of type "
             f"{type(fn).__name__}."
+        )
+    if fn.lowering == "native":
+        raise TypeError(
+            f"count_host_calls cannot count calls of {fn.options.label}, which is "
+            f"native: programs call it without Python. With the environment variable "
+            f"PURESTATE_HOST_LOWERING=pure it is a callback, and counted."
         )
     calls, lock = HostCalls(), threading.Lock()
     replaced = {name: getattr(options, name) for name in ("fn", "batch_fn")}

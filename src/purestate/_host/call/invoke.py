@@ -231,7 +231,9 @@ def _checked(
     expected = lead + leaf.shape
     if array.dtype == object:
         shown = str(value) if isinstance(value, int) else type(value).__name__
-        raise unexpected(op.options.label, path, leaf, lead, f"an array of objects ({shown})")
+        raise unexpected(
+            op.options.label, path, leaf, lead, f"an array of objects ({shown})"
+        )
     if lead and array.shape != expected and op.options.vmap == "vectorized":
         array = _repeated(array, lead, leaf)  # what no argument with the axis reached
     if array.shape != expected:

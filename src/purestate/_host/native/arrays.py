@@ -3,29 +3,34 @@
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba.core import cgutils, types
-from numba.core.imputils import impl_ret_borrowed
-from numba.extending import intrinsic, overload
-from numba.np.arrayobj import make_array, populate_array
-from numba.np.numpy_support import from_dtype
 
 from purestate._host.native.frame import (
     DATA,
     DIMENSIONS,
     RANK,
     dimensions,
-    inline,
     result,
 )
 from purestate._host.native.memory import load
+from purestate._host.native.numba_parts import (
+    cgutils,
+    from_dtype,
+    impl_ret_borrowed,
+    inline,
+    intrinsic,
+    ir,
+    make_array,
+    overload,
+    populate_array,
+    types,
+)
 from purestate._host.native.raising import Mismatch
 
 _I64 = ir.IntType(64)
 
 
 @inline
-def item_of(frame, batch, index, mask):  # type: ignore[no-untyped-def]
+def item_of(frame, batch, index, mask):
     """Return which item of an operand belongs to an item of the batch.
 
     Args:
@@ -73,7 +78,7 @@ def view(typing: Any, buffer: Any, item: Any, kind: Any) -> Any:
         lead = builder.sub(at(args[0], RANK), _I64(array.ndim))
         own = builder.add(at(args[0], DIMENSIONS), builder.mul(lead, _I64(8)))
         shape = [at(own, 8 * axis) for axis in range(array.ndim)]
-        strides, step = [], _I64(size)
+        step, strides = _I64(size), list[Any]()
         for length in reversed(shape):
             strides.insert(0, step)
             step = builder.mul(step, length)
@@ -148,6 +153,7 @@ def put(out: Any, value: Any, record: Any, leaf: Any) -> Any:
 def _put(out: Any, value: Any, record: Any, leaf: Any) -> Any:
     wanted = out.dtype
     given = value.dtype if isinstance(value, types.Array) else value
+    below = above = None
     narrowed = isinstance(given, types.Integer) and isinstance(wanted, types.Integer)
     if narrowed:
         limits = np.iinfo(str(wanted))
@@ -159,27 +165,27 @@ def _put(out: Any, value: Any, record: Any, leaf: Any) -> Any:
     if not isinstance(value, types.Array):
         if narrowed:
 
-            def put_integer(out, value, record, leaf):  # type: ignore[no-untyped-def]
+            def put_integer(out, value, record, leaf):
                 if value < below or value > above:
                     raise Mismatch(record, leaf, (), (), value)
                 out[()] = value
 
             return put_integer
 
-        def put_number(out, value, record, leaf):  # type: ignore[no-untyped-def]
+        def put_number(out, value, record, leaf):
             out[()] = value
 
         return put_number
     if given == wanted and value.layout == "C":
 
-        def put_bytes(out, value, record, leaf):  # type: ignore[no-untyped-def]
+        def put_bytes(out, value, record, leaf):
             if out.shape != value.shape:
                 raise Mismatch(record, leaf, out.shape, value.shape, 0)
             _copy_bytes(out, value)
 
         return put_bytes
 
-    def put_array(out, value, record, leaf):  # type: ignore[no-untyped-def]
+    def put_array(out, value, record, leaf):
         if out.shape != value.shape:
             raise Mismatch(record, leaf, out.shape, value.shape, 0)
         if narrowed and value.size:

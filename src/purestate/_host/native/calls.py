@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from numba.core.errors import NumbaError
 
 from purestate._host.call.batch import Batch
 from purestate._host.call.leaf import Leaf, type_text
@@ -19,6 +18,7 @@ from purestate._host.derivatives.derivative import Derivative
 from purestate._host.native.differences import differences
 from purestate._host.native.functions import is_dispatcher
 from purestate._host.native.handler import Signature, compiled, entry
+from purestate._host.native.numba_parts import NumbaError
 from purestate._host.native.raising import Record
 from purestate._host.native.signatures import as_text, described, known, parts
 from purestate._host.native.targets import named, register
@@ -70,7 +70,8 @@ class Call:
         key = (signature, described(results), self.tree, self.threads, self.fn)
         if key not in names:
             names[key] = self._registered(signature, results)
-        return names[key]
+        found: str | None = names[key]
+        return found
 
     def signature(self) -> Signature:
         options = self.op.options
@@ -116,9 +117,7 @@ class Call:
             ),
         )
         address = compiled(call, whole, record)
-        return register(
-            named(self.fn.py_func, whole.operands, whole.results), address
-        )
+        return register(named(self.fn.py_func, whole.operands, whole.results), address)
 
     def _refused(self, error: Exception) -> HostSpecError:
         shown = ", ".join(map(type_text, self.operands))
@@ -185,7 +184,12 @@ def _rule(derivative: Derivative, rule: Any, batch: Batch) -> Call | None:
             op.out_tree,
         )
     else:
-        linear, which, leaves, tree = derivative.ins, derivative.wrt, op.ins, op.rule_tree
+        linear, which, leaves, tree = (
+            derivative.ins,
+            derivative.wrt,
+            op.ins,
+            op.rule_tree,
+        )
     names = [_zeros(leaf) for leaf in leaves]
     for number, i in enumerate(which):
         names[i] = f"x{count + number}"

@@ -1,4 +1,4 @@
-"""Derivatives by differences, as a function of numba that is written for each host call.
+"""Derivatives by differences, as a function of numba written for each host call.
 
 It does what `derivatives/finite_differences` does for one item, number for number: with
 `upcast=True` the results are the same to the last bit.
@@ -7,16 +7,20 @@ It does what `derivatives/finite_differences` does for one item, number for numb
 from typing import Any
 
 import numpy as np
-from numba.core import types
-from numba.core.imputils import impl_ret_borrowed
-from numba.extending import intrinsic, overload
-from numba.np.arrayobj import make_array, populate_array
 
 from purestate._host.call.leaf import epsilon
 from purestate._host.derivatives.derivative import Derivative
 from purestate._host.native.arrays import as_readonly
-from purestate._host.native.frame import inline
 from purestate._host.native.handler import Signature, entry, made
+from purestate._host.native.numba_parts import (
+    impl_ret_borrowed,
+    inline,
+    intrinsic,
+    make_array,
+    overload,
+    populate_array,
+    types,
+)
 from purestate._host.native.raising import Mismatch, Record, note
 from purestate._host.native.signatures import parts
 
@@ -125,9 +129,7 @@ def _reverse(derivative: Derivative, results: list[str]) -> str:
             f"f{i}[n] = T{i}(np.float64(s{i}[n]) + 0.0)",
         ]
         lines += [f"for n in range(s{i}.size):", *(f"    {line}" for line in body)]
-    made = "".join(
-        f"g{i}, " if i in derivative.wrt else "None, " for i in range(count)
-    )
+    made = "".join(f"g{i}, " if i in derivative.wrt else "None, " for i in range(count))
     return _function(count + len(results), [*lines, f"return ({made})"])
 
 
@@ -167,7 +169,8 @@ def _forward(derivative: Derivative, results: list[str]) -> str:
     made = ["None, "] * len(op.outs)
     for k, i in enumerate(op.inexact_outs):
         made[i] = f"quotient(a{k}, z{k}, {width}, record, {k}), "
-    return _function(count + len(derivative.wrt), [*lines, f"return ({''.join(made)})"])
+    lines.append(f"return ({''.join(made)})")
+    return _function(count + len(derivative.wrt), lines)
 
 
 def _function(operands: int, lines: list[str]) -> str:
@@ -215,7 +218,7 @@ def _flat(typing: Any, array: Any) -> Any:
 
 
 @inline
-def _copied(x):  # type: ignore[no-untyped-def]
+def _copied(x):
     """Return an array to move: -0.0 is 0.0 there, as it is after adding a step."""
     made = np.empty(x.shape, x.dtype)
     out, given = _flat(made), _flat(x)
@@ -225,7 +228,7 @@ def _copied(x):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _finite(step):  # type: ignore[no-untyped-def]
+def _finite(step):
     return np.float64(step) if np.isfinite(step) else 1.0
 
 
@@ -239,7 +242,7 @@ def _reach_of(x: Any, step: Any) -> Any:
     kind = np.dtype(str(x)).type
     one = kind(1)
 
-    def reach(x, step):  # type: ignore[no-untyped-def]
+    def reach(x, step):
         return kind(step) * np.maximum(one, np.abs(x))
 
     return reach
@@ -254,14 +257,14 @@ def _doubled(value: Any) -> Any:
 def _doubled_of(value: Any) -> Any:
     if isinstance(value, types.Array):
 
-        def doubled(value):  # type: ignore[no-untyped-def]
+        def doubled(value):
             made = np.empty(value.shape)
             made[...] = value
             return made
 
         return doubled
 
-    def doubled_number(value):  # type: ignore[no-untyped-def]
+    def doubled_number(value):
         made = np.empty(())
         made[()] = value
         return made
@@ -270,7 +273,7 @@ def _doubled_of(value: Any) -> Any:
 
 
 @inline
-def _quotient(above, below, width, record, leaf):  # type: ignore[no-untyped-def]
+def _quotient(above, below, width, record, leaf):
     """Return the derivative of a result in the direction of a step."""
     if above.shape != below.shape:
         raise Mismatch(record, leaf, above.shape, below.shape, 0)
@@ -282,7 +285,7 @@ def _quotient(above, below, width, record, leaf):  # type: ignore[no-untyped-def
 
 
 @inline
-def _paired(above, below, width, cotangent, record, leaf):  # type: ignore[no-untyped-def]
+def _paired(above, below, width, cotangent, record, leaf):
     """Return the sum over a result of its derivative times its cotangent."""
     if above.shape != cotangent.shape:
         raise Mismatch(record, leaf, cotangent.shape, above.shape, 0)
@@ -293,12 +296,12 @@ def _paired(above, below, width, cotangent, record, leaf):  # type: ignore[no-un
 
 
 @inline
-def _term(a, b, c, width, n):  # type: ignore[no-untyped-def]
+def _term(a, b, c, width, n):
     return (a[n] - b[n]) / width * np.float64(c[n])
 
 
 @inline
-def _summed(a, b, c, width, start, count):  # type: ignore[no-untyped-def]
+def _summed(a, b, c, width, start, count):
     """Return the sum of terms, in numpy's order: pairwise, in eight at a time."""
     if count < _FEW:
         total = 0.0

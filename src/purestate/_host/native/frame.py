@@ -12,13 +12,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
-from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
 
 from purestate._host.native.memory import load, load_int, store, store_int
+from purestate._host.native.numba_parts import inline, intrinsic, ir, types
 
 # The version of the interface that this is written for. All of XLA's so far take it.
 MAJOR, MINOR = 0, 1
@@ -36,8 +33,6 @@ _FUNCTIONS = 48  # the first function of the table, 8 bytes each
 _CREATE_ERROR, _DESTROY_ERROR, _SCHEDULE = 0, 2, 11
 _UNKNOWN = 2  # the code of an error that is of no other kind
 
-inline: Callable[..., Any] = numba.njit(inline="never", nogil=True)
-
 
 def _caller(count: int) -> Callable[..., Any]:
     """Return what calls a C function at an address, with so many int64 arguments."""
@@ -53,13 +48,15 @@ def _caller(count: int) -> Callable[..., Any]:
         def call_one(typing: Any, address: Any, first: Any) -> Any:
             return types.int64(types.int64, types.int64), codegen
 
-        return call_one  # type: ignore[no-any-return]
+        return call_one
 
     @intrinsic
-    def call_three(typing: Any, address: Any, first: Any, second: Any, third: Any) -> Any:
+    def call_three(
+        typing: Any, address: Any, first: Any, second: Any, third: Any
+    ) -> Any:
         return types.int64(*[types.int64] * 4), codegen
 
-    return call_three  # type: ignore[no-any-return]
+    return call_three
 
 
 call_1, call_3 = _caller(1), _caller(3)
@@ -81,7 +78,7 @@ def _block(typing: Any, words: Any) -> Any:
 
 
 @inline
-def is_question(frame):  # type: ignore[no-untyped-def]
+def is_question(frame):
     """Return whether XLA asks for the version of the interface; if so, answer.
 
     It does so once, when the handler is registered.
@@ -99,54 +96,54 @@ def is_question(frame):  # type: ignore[no-untyped-def]
 
 
 @inline
-def operand(frame, which):  # type: ignore[no-untyped-def]
+def operand(frame, which):
     """Return the buffer of an operand."""
     return load(load(frame + _OPERANDS) + 8 * which)
 
 
 @inline
-def result(frame, which):  # type: ignore[no-untyped-def]
+def result(frame, which):
     """Return the buffer of a result."""
     return load(load(frame + _RESULTS) + 8 * which)
 
 
 @inline
-def data(buffer):  # type: ignore[no-untyped-def]
+def data(buffer):
     """Return where the numbers of a buffer are; they are in row-major order."""
     return load(buffer + DATA)
 
 
 @inline
-def rank(buffer):  # type: ignore[no-untyped-def]
+def rank(buffer):
     """Return how many dimensions a buffer has."""
     return load(buffer + RANK)
 
 
 @inline
-def dimensions(buffer):  # type: ignore[no-untyped-def]
+def dimensions(buffer):
     """Return where the dimensions of a buffer are, an int64 each."""
     return load(buffer + DIMENSIONS)
 
 
 @inline
-def attribute_array(frame, which):  # type: ignore[no-untyped-def]
+def attribute_array(frame, which):
     """Return where the numbers of an attribute are; they are sorted by their names."""
     return load(load(load(frame + _ATTRIBUTES) + 8 * which) + _ARRAY_DATA)
 
 
 @inline
-def attribute_scalar(frame, which):  # type: ignore[no-untyped-def]
+def attribute_scalar(frame, which):
     """Return an attribute of one int64."""
     return load(load(load(load(frame + _ATTRIBUTES) + 8 * which) + _SCALAR_VALUE))
 
 
 @inline
-def _function(frame, which):  # type: ignore[no-untyped-def]
+def _function(frame, which):
     return load(load(frame + _API) + _FUNCTIONS + 8 * which)
 
 
 @inline
-def create_error(frame, message):  # type: ignore[no-untyped-def]
+def create_error(frame, message):
     """Return an error with a text, which ends with a zero byte and is copied."""
     args = _block(4)
     store(args, 28)
@@ -156,7 +153,7 @@ def create_error(frame, message):  # type: ignore[no-untyped-def]
 
 
 @inline
-def destroy_error(frame, error):  # type: ignore[no-untyped-def]
+def destroy_error(frame, error):
     """Free an error that is not returned to XLA."""
     args = _block(3)
     store(args, 24)
@@ -165,7 +162,7 @@ def destroy_error(frame, error):  # type: ignore[no-untyped-def]
 
 
 @inline
-def schedule(frame, task, job):  # type: ignore[no-untyped-def]
+def schedule(frame, task, job):
     """Have a thread of XLA call a function with an address; return whether it will."""
     args = _block(5)
     store(args, 40)
@@ -216,7 +213,7 @@ def handler_type() -> Any:
 
 
 def capsule(address: int) -> Any:
-    """Return what `jax.ffi.register_ffi_target` takes, for the handler at an address."""
+    """Return what `jax.ffi.register_ffi_target` takes, for a handler."""
     import jax
 
     return jax.ffi.pycapsule(ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address))

@@ -50,11 +50,12 @@ def aborts(dispatcher: Any) -> bool:
 @functools.cache
 def _threading_layer() -> str:
     """Return which pool numba's parallel loops use; it is chosen at the first one."""
-    import numba
     import numpy as np
 
+    from purestate._host.native.numba_parts import numba
+
     @numba.njit(parallel=True)
-    def first(x):  # type: ignore[no-untyped-def]
+    def first(x):
         for i in numba.prange(x.size):
             x[i] = i
         return x

@@ -10,9 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import numba
 import numpy as np
-from numba.core import types
 
 from purestate._host.native.arrays import (
     array_type,
@@ -25,13 +23,13 @@ from purestate._host.native.frame import (
     attribute_array,
     dimensions,
     handler_type,
-    inline,
     is_question,
     operand,
     result,
 )
 from purestate._host.native.functions import reachable
 from purestate._host.native.memory import load
+from purestate._host.native.numba_parts import inline, numba, types
 from purestate._host.native.pool import shared
 from purestate._host.native.raising import Record, guarded, note
 
@@ -112,7 +110,7 @@ def batch_attribute(
 
 
 @inline
-def count_of(frame, batch):  # type: ignore[no-untyped-def]
+def count_of(frame, batch):
     """Return how many items there are: a result has all axes of the batch in front."""
     sizes, count = dimensions(result(frame, 0)), 1
     for axis in range(load(batch)):
@@ -148,7 +146,7 @@ def compiled(call: Any, signature: Signature, record: Record) -> int:
         run, task = shared(run)
         _code.append(task._library)
 
-    def handler(frame):  # type: ignore[no-untyped-def]
+    def handler(frame):
         if is_question(frame):
             return 0
         batch = attribute_array(frame, 0)

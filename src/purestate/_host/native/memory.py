@@ -3,9 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
+from purestate._host.native.numba_parts import intrinsic, ir, types
 
 _I64 = ir.IntType(64)
 
@@ -33,7 +31,7 @@ def _operation(
         def at(typing: Any, address: Any) -> Any:
             return typed(types.int64(types.int64))
 
-        return at  # type: ignore[no-any-return]
+        return at
     if len(values) == 1:
         gives = types.void if values[0] == "stored" else types.int64
 
@@ -41,13 +39,13 @@ def _operation(
         def with_one(typing: Any, address: Any, value: Any) -> Any:
             return typed(gives(types.int64, types.int64))
 
-        return with_one  # type: ignore[no-any-return]
+        return with_one
 
     @intrinsic
     def with_two(typing: Any, address: Any, expected: Any, value: Any) -> Any:
         return typed(types.int64(types.int64, types.int64, types.int64))
 
-    return with_two  # type: ignore[no-any-return]
+    return with_two
 
 
 def _swapped(builder: Any, pointer: Any, expected: Any, value: Any) -> Any:

@@ -1,17 +1,14 @@
 """A batch shared among the threads of XLA.
 
-The thread that XLA calls takes items too, and waits only for items that another one has
-begun: where all threads are busy, or where there is but one, it does all of them itself.
-A task that comes late finds none left. It may come when the call is over, so what it
-looks at is a block of its own, freed by who leaves it last.
+The thread that XLA calls takes items too, and waits only for items that another one
+has begun: where all threads are busy, or where there is but one, it does all of them
+itself. A task that comes late finds none left. It may come when the call is over, so
+what it looks at is a block of its own, freed by who leaves it last.
 """
 
 from typing import Any
 
-import numba
-from numba.core import types
-
-from purestate._host.native.frame import destroy_error, inline, schedule
+from purestate._host.native.frame import destroy_error, schedule
 from purestate._host.native.memory import (
     atomic_add,
     atomic_load,
@@ -19,6 +16,7 @@ from purestate._host.native.memory import (
     load,
     store,
 )
+from purestate._host.native.numba_parts import inline, numba, types
 
 # Where things are in a block: how many items were taken, are there, and are done, who
 # holds the block, the address of the first error, and what a call is made of.
@@ -35,13 +33,13 @@ _sleep = types.ExternalFunction("usleep", types.int32(types.uint32))
 
 
 @inline
-def _leave(block):  # type: ignore[no-untyped-def]
+def _leave(block):
     if atomic_add(block + _HOLDERS, -1) == 1:
         _free(block)
 
 
 @inline
-def _wait(block, count):  # type: ignore[no-untyped-def]
+def _wait(block, count):
     spins = 0
     while atomic_load(block + _DONE) != count:
         spins += 1
@@ -64,7 +62,7 @@ def shared(run: Any, discard: Any = destroy_error) -> Any:
     """
 
     @inline
-    def work(block):  # type: ignore[no-untyped-def]
+    def work(block):
         count, chunk = load(block + _COUNT), load(block + _CHUNK)
         frame, batch = load(block + _FRAME), load(block + _BATCH)
         while True:
@@ -78,7 +76,7 @@ def shared(run: Any, discard: Any = destroy_error) -> Any:
             atomic_add(block + _DONE, stop - start)
 
     @numba.cfunc(types.int64(types.int64), nogil=True)
-    def task(block):  # type: ignore[no-untyped-def]
+    def task(block):
         work(block)
         _leave(block)
         return 0
@@ -86,7 +84,7 @@ def shared(run: Any, discard: Any = destroy_error) -> Any:
     address = task.address
 
     @inline
-    def run_shared(frame, batch, start, stop):  # type: ignore[no-untyped-def]
+    def run_shared(frame, batch, start, stop):
         threads = min(load(batch + 8), stop - start)
         if threads < 2:
             return run(frame, batch, start, stop)

@@ -7,11 +7,8 @@ would be wrong in another process.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from llvmlite import ir
-from numba.core import cgutils, types
-from numba.extending import intrinsic
-
 from purestate._host.native.frame import create_error
+from purestate._host.native.numba_parts import cgutils, intrinsic, ir, types
 
 _I64 = ir.IntType(64)
 
@@ -40,7 +37,7 @@ def calling(module: str, name: str) -> Callable[..., Any]:
     def call(typing: Any, frame: Any) -> Any:
         return types.int64(types.int64), codegen
 
-    return call  # type: ignore[no-any-return]
+    return call
 
 
 def emit_call(

@@ -12,15 +12,13 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from llvmlite import ir
-from numba.core import cgutils, types
-from numba.extending import intrinsic
-
 from purestate._host.call.failures import kept_text
 from purestate._host.call.invoke import unexpected
 from purestate._host.call.leaf import Leaf, type_text
+from purestate._host.native.numba_parts import cgutils, intrinsic, ir, types
 from purestate._host.native.python import emit_call
 from purestate.errors import HostSpecError
+
 
 @dataclasses.dataclass(frozen=True)
 class Record:
@@ -37,7 +35,7 @@ _records: dict[int, Record] = {}
 _numbers = itertools.count(1)
 
 
-class Mismatch(Exception):  # noqa: N818  # it becomes a HostSpecError
+class Mismatch(Exception):  # it becomes a HostSpecError
     """A result that is not what was declared, as code of numba finds it.
 
     Args: the number of the record, which leaf, the shape declared, the shape that came,
@@ -98,13 +96,13 @@ def guarded(compiled: Any) -> Callable[..., Any]:
         def run(typing: Any, frame: Any, a: Any, b: Any, c: Any) -> Any:
             return gives, codegen
 
-        return run  # type: ignore[no-any-return]
+        return run
 
     @intrinsic
     def run_one(typing: Any, frame: Any) -> Any:
         return gives, codegen
 
-    return run_one  # type: ignore[no-any-return]
+    return run_one
 
 
 def _raised(context: Any, builder: Any, status: Any, frame: Any) -> Any:

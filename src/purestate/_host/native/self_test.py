@@ -5,7 +5,6 @@ import threading
 from typing import Any
 
 import jax
-import numba
 import numpy as np
 
 from purestate._host.call.failures import original_error
@@ -15,13 +14,14 @@ from purestate._host.native.handler import (
     compiled,
     entry,
 )
+from purestate._host.native.numba_parts import numba
 from purestate._host.native.raising import Record
 from purestate._host.native.targets import named, register
 from purestate.errors import HostSpecError
 
 
 @numba.njit
-def _tried(x):  # type: ignore[no-untyped-def]
+def _tried(x):
     if x[0] < 0:
         raise ValueError("as it should", x[1])
     if x[0] == 0:
@@ -51,12 +51,12 @@ def why_not_here() -> str:
 
 
 def _try() -> str:
-    dtype = np.dtype(np.float64 if jax.config.jax_enable_x64 else np.float32)
+    dtype = np.dtype(np.float32)
     leaf = ((dtype, 1),)
     signature = Signature("fn(x0)", leaf, (None,), results=leaf, parts=("r",))
     record = Record("the self-test", (("", dtype, dtype),))
-    call, _ = entry(_tried, signature)
-    address = compiled(call, signature, record)
+    function, _ = entry(_tried, signature)
+    address = compiled(function, signature, record)
     name = register(named(_tried.py_func, leaf, leaf), address)
     device = jax.local_devices(backend="cpu")[0]
     batch = batch_attribute((2,), [(True,)], 1)

@@ -9,10 +9,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from numba.core import types
-from numba.np.numpy_support import as_dtype
 
 from purestate._host.call.leaf import Leaf, may_cast
+from purestate._host.native.numba_parts import as_dtype, types
 
 # What both XLA and numba have. float16 numba can only store, and of bfloat16, int4 and
 # the small floats it knows nothing.

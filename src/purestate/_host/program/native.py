@@ -50,8 +50,8 @@ def _why_not(options: Options, fn: Any) -> str:
 
     if aborts(fn):
         return (
-            "it has parallel=True, and numba's own pool of threads (workqueue) ends the "
-            "process where two threads use it: install OpenMP or TBB for numba"
+            "it has parallel=True, and numba's own pool of threads, workqueue, ends "
+            "the process where two threads use it: install OpenMP or TBB for numba"
         )
     why = why_not_here()
     return f"native operations do not work here: {why}" if why else ""

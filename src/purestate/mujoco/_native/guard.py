@@ -15,8 +15,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-import llvmlite.binding as llvm
-
+from purestate._host.native.numba_parts import binding
 from purestate.mujoco._native.library import callbacks
 
 _LEVEL_ERROR = 3  # mjLOG_ERROR; the level is the first word of a message
@@ -107,15 +106,15 @@ def prepare(table: int) -> None:
         table=table,
         callbacks=_any_set(callbacks()),
     )
-    machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
-    module = llvm.parse_assembly(text)
+    machine = binding.Target.from_default_triple().create_target_machine(jit=True)
+    module = binding.parse_assembly(text)
     module.verify()
-    engine = llvm.create_mcjit_compiler(module, machine)
+    engine = binding.create_mcjit_compiler(module, machine)
     engine.finalize_object()
     _kept.append(engine)
     for name in ("steps", "table", "callbacks"):
         whole = f"purestate_mujoco_{name}"
-        llvm.add_symbol(whole, engine.get_function_address(whole))
+        binding.add_symbol(whole, engine.get_function_address(whole))
 
 
 def _any_set(known: Sequence[tuple[int, int]]) -> str:

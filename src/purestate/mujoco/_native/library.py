@@ -5,9 +5,7 @@ import functools
 from pathlib import Path
 from typing import Any
 
-import llvmlite.binding
-from numba.core import types
-
+from purestate._host.native.numba_parts import binding, types
 from purestate.mujoco._package import mujoco
 
 # The last two are no part of its interface: MuJoCo's Python package uses them to make
@@ -46,7 +44,7 @@ def missing() -> tuple[str, ...]:
             found.append(name)
         else:
             address = ctypes.cast(function, ctypes.c_void_p).value
-            llvmlite.binding.add_symbol(name, address)
+            binding.add_symbol(name, address)
     return tuple(found)
 
 
@@ -78,4 +76,4 @@ def _library() -> Any:
 
 
 def _symbol(name: str) -> Any:
-    return llvmlite.binding.address_of_symbol(name)
+    return binding.address_of_symbol(name)

@@ -8,22 +8,20 @@ have the reasons, and say the same of every number.
 import functools
 from typing import Any
 
-import numba
 import numpy as np
-from numba.core import types
 
 from purestate._host.native.arrays import array_type, block, item_of
 from purestate._host.native.frame import (
     attribute_array,
     data,
     handler_type,
-    inline,
     is_question,
     operand,
     result,
 )
 from purestate._host.native.handler import count_of
 from purestate._host.native.memory import atomic_add, atomic_swap, load
+from purestate._host.native.numba_parts import inline, numba, types
 from purestate._host.native.pool import shared
 from purestate._host.native.python import calling
 from purestate._host.native.targets import register
@@ -54,7 +52,7 @@ _steps = types.ExternalFunction(
 
 
 @inline
-def _entry(key):  # type: ignore[no-untyped-def]
+def _entry(key):
     """Return the entry of a model, held, or 0 if nobody steps it any more."""
     found = load(_table() + 8 * (key & (table.BUCKETS - 1)))
     while found != 0 and load(found) != key:
@@ -69,7 +67,7 @@ def _entry(key):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _borrowed(entry, model):  # type: ignore[no-untyped-def]
+def _borrowed(entry, model):
     """Return an `mjData` of the model, 0 if there is no memory for one."""
     for slot in range(table.SLOTS):
         place = entry + 8 * (table.SLOT + slot)
@@ -80,7 +78,7 @@ def _borrowed(entry, model):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _returned(entry, space):  # type: ignore[no-untyped-def]
+def _returned(entry, space):
     for slot in range(table.SLOTS):
         place = entry + 8 * (table.SLOT + slot)
         if load(place) == 0 and atomic_swap(place, 0, space) == 0:
@@ -89,7 +87,7 @@ def _returned(entry, space):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _are_sound(state, limited):  # type: ignore[no-untyped-def]
+def _are_sound(state, limited):
     for i in range(state.size):
         size = abs(state[i])
         # NaN is in no order.
@@ -99,7 +97,7 @@ def _are_sound(state, limited):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _is_warned(space, offset):  # type: ignore[no-untyped-def]
+def _is_warned(space, offset):
     """Return whether MuJoCo has reset a simulation; forget what it warned of."""
     # Pairs of int32, of which the offset is that of the first second one.
     counts = block(space + offset, 2 * _WARNINGS, _COUNTS)
@@ -112,7 +110,7 @@ def _is_warned(space, offset):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _step(entry, model, state):  # type: ignore[no-untyped-def]
+def _step(entry, model, state):
     """Replace a state by the next one; return whether all is well with both."""
     limited = block(load(entry + 8 * table.LIMITED), state.size, _BYTES)
     if not _are_sound(state, limited):
@@ -132,8 +130,8 @@ def _step(entry, model, state):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _steps_in_words(frame, batch, start, stop):  # type: ignore[no-untyped-def]
-    """Step some simulations whose states are values and words; return 1 if one fails."""
+def _steps_in_words(frame, batch, start, stop):
+    """Step some states of values and words; return 1 if one fails."""
     axes, masks, key = load(batch), batch + 16, load(batch + 32)
     entry = _entry(key)
     if entry == 0:
@@ -148,9 +146,9 @@ def _steps_in_words(frame, batch, start, stop):  # type: ignore[no-untyped-def]
         for i in range(size):
             value = values[i]
             state[i] = exact[i]
-            if np.float32(exact[i]) != value:
-                if not (abs(exact[i]) < TINY and abs(value) < TINY):
-                    state[i] = value
+            is_tiny = abs(exact[i]) < TINY and abs(value) < TINY
+            if np.float32(exact[i]) != value and not is_tiny:
+                state[i] = value
         if not _step(entry, model, state):
             failed = 1
             break
@@ -164,8 +162,8 @@ def _steps_in_words(frame, batch, start, stop):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _steps_in_doubles(frame, batch, start, stop):  # type: ignore[no-untyped-def]
-    """Step some simulations in double precision; return 1 if one fails."""
+def _steps_in_doubles(frame, batch, start, stop):
+    """Step some states in double precision; return 1 if one fails."""
     axes, mask, key = load(batch), load(batch + 16), load(batch + 24)
     entry = _entry(key)
     if entry == 0:
@@ -186,7 +184,7 @@ def _steps_in_doubles(frame, batch, start, stop):  # type: ignore[no-untyped-def
 
 
 @inline
-def _discard(frame, failed):  # type: ignore[no-untyped-def]
+def _discard(frame, failed):
     pass  # a mark, and no error of XLA's
 
 
@@ -202,7 +200,7 @@ def handler(is_double: bool) -> str:
     again = calling("purestate.mujoco._native.engine", "again")
 
     @numba.cfunc(handler_type(), nogil=True)
-    def step(frame):  # type: ignore[no-untyped-def]
+    def step(frame):
         if is_question(frame):
             return 0
         batch = attribute_array(frame, 0)

@@ -1,0 +1,506 @@
+"""Functions of numba in programs: what is native, what is not, and that both agree."""
+
+import os
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import purestate as ps
+import purestate.testing as pst
+from purestate.errors import HostSpecError
+from tests.host.native.helpers import (
+    assert_same,
+    fail,
+    host,
+    is_native,
+    numba,
+    triple,
+    unpack,
+)
+
+X = jnp.arange(6.0).reshape(2, 3)
+
+
+def test_a_function_of_numba_is_native_by_itself():
+    fn = host(triple)
+
+    assert "native" == fn.lowering
+    assert "" == fn.why_not_native
+    assert is_native(fn, X)
+    assert (jax.jit(fn)(X) == 3 * X).all()
+    assert re.search(r"^<host function triple .*, native>$", repr(fn))
+
+
+def test_outside_of_a_program_it_is_a_plain_call():
+    seen = []
+
+    def watched(x):
+        seen.append(type(x))
+        return triple.py_func(x)
+
+    fn = host(triple)
+    object.__setattr__(fn.options, "fn", watched)
+
+    assert (fn(X) == 3 * X).all()
+    assert [np.ndarray, np.ndarray] == seen  # one to see what it returns
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda f: f,
+        lambda f: jax.vmap(f),
+        lambda f: jax.vmap(jax.vmap(f)),
+        lambda f: jax.vmap(f, in_axes=1, out_axes=1),
+        lambda f: lambda x: jax.lax.scan(lambda c, y: (f(c), f(y)), x[0], x),
+        lambda f: lambda x: jax.lax.map(f, x),
+        lambda f: lambda x: jax.lax.cond(x.sum() > 0, f, lambda x: x, x),
+        lambda f: lambda x: jax.lax.while_loop(lambda c: c.sum() < 99, f, x),
+        lambda f: jax.checkpoint(f),
+    ],
+    ids=("jit vmap vmap2 axes scan map cond while remat").split(),
+)
+def test_it_agrees_with_the_callback_under(monkeypatch, transform):
+    fn = host(triple, out=lambda x: x)
+
+    assert_same(monkeypatch, transform(fn), X)
+
+
+@pytest.mark.parametrize("upcast", [False, True])
+def test_structures_of_tuples_are_native(monkeypatch, upcast):
+    fn = host(unpack, upcast=upcast)
+    args = jnp.ones(3), (jnp.array([2.0, 1.0, 0.5]), jnp.arange(4))
+
+    assert_same(monkeypatch, fn, *args)
+    found = jax.jit(fn)(*args)
+    assert found[1] is None
+    assert 4 == found[2][0]
+
+
+def test_axes_that_some_arguments_lack_are_repeated(monkeypatch):
+    fn = host(unpack)
+    a, b, c = jnp.arange(6.0).reshape(2, 3), jnp.arange(8.0).reshape(4, 2), jnp.arange(3)
+    inner = jax.vmap(lambda a, b: fn(a, (b, c)), (None, 0))
+
+    assert_same(monkeypatch, jax.vmap(inner, (0, None)), a, b)
+    assert_same(monkeypatch, jax.vmap(lambda a: fn(a, (b[0], c))), a)
+
+
+def test_an_empty_batch_is_one(monkeypatch):
+    fn = host(triple, out=lambda x: x)
+
+    assert_same(monkeypatch, jax.vmap(fn), jnp.zeros((0, 3)))
+    assert_same(monkeypatch, fn, jnp.zeros((0, 3)))
+    assert_same(monkeypatch, jax.vmap(fn), jnp.zeros((2, 0)))
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "complex64"],
+)
+def test_dtypes_that_numba_has_are_native(monkeypatch, dtype):
+    @numba.njit
+    def turned(x):
+        return x[::-1].copy(), x[0]
+
+    x = jnp.arange(4).astype(dtype)
+
+    assert_same(monkeypatch, jax.vmap(host(turned)), jnp.stack([x, x]))
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "float64", "complex128"])
+def test_dtypes_of_64_bits_are_native_as_they_are(monkeypatch, dtype):
+    with jax.enable_x64(True):
+        x = jnp.arange(4).astype(dtype) + jnp.asarray(2**31, dtype)
+        assert_same(monkeypatch, host(triple, out=lambda x: x), x)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int4"])
+def test_dtypes_that_numba_lacks_are_callbacks(dtype):
+    fn = host(triple, out=lambda x: x)
+    x = jnp.ones(3, dtype)
+
+    text = jax.jit(fn).lower(x).as_text()
+
+    assert "purestate/" not in text
+    assert "callback" in text
+
+
+def test_numbers_are_arrays_without_axes(monkeypatch):
+    @numba.njit
+    def total(x, y):
+        return x[()] + y[()], x * y[()]
+
+    assert_same(monkeypatch, host(total), jnp.float32(2), jnp.int32(3))
+
+
+@pytest.mark.parametrize(
+    "view", [lambda x: x[::2], lambda x: x.T, lambda x: x[::-1]], ids=str
+)
+def test_results_that_are_not_contiguous_come_out_in_order(monkeypatch, view):
+    fn = host(numba.njit(lambda x: view_of(x)), out=lambda x: jax.eval_shape(view, x))
+    view_of = numba.njit(view)
+    fn.options.fn.py_func.__closure__[0].cell_contents = view_of
+
+    assert_same(monkeypatch, fn, jnp.arange(12.0).reshape(4, 3))
+
+
+def test_a_result_may_be_the_argument(monkeypatch):
+    fn = host(numba.njit(lambda x: x), out=lambda x: x)
+
+    assert_same(monkeypatch, jax.vmap(fn), X)
+
+
+def test_a_function_without_arguments_is_native(monkeypatch):
+    fn = host(numba.njit(lambda: np.ones(3, np.float32)))
+
+    assert_same(monkeypatch, lambda: fn() + 1)
+
+
+def test_threads_share_a_batch(monkeypatch):
+    fn = host(triple, out=lambda x: x, vmap="threads", threads=3)
+    x = jnp.arange(300.0).reshape(100, 3)
+
+    assert_same(monkeypatch, jax.vmap(fn), x)
+    assert_same(monkeypatch, jax.vmap(fn), x[:1])
+    jax.clear_caches()
+    monkeypatch.setenv("PURESTATE_HOST_LOWERING", "native")
+    step = jax.jit(jax.vmap(fn))
+    for _ in range(200):
+        assert (step(x) == 3 * x).all()
+
+
+@pytest.mark.parametrize("mode", ["vectorized", "batched"])
+def test_modes_for_whole_batches_are_callbacks_for_a_batch_only(mode):
+    fn = host(triple, out=lambda x: x, vmap=mode)
+
+    assert is_native(fn, X)
+    assert not is_native(jax.vmap(fn), X)
+    assert (jax.jit(jax.vmap(fn))(X) == 3 * X).all()
+
+
+def test_copies_that_may_be_written_to_are_native(monkeypatch):
+    @numba.njit
+    def fill(x):
+        x[0] = 9
+        return x
+
+    assert_same(monkeypatch, host(fill, writable=True, out=lambda x: x), X[0])
+    assert_same(
+        monkeypatch, host(fill, writable=True, upcast=True, out=lambda x: x), X[0]
+    )
+
+
+# --- results that are not as declared ---------------------------------------------------
+
+
+def test_an_integer_that_does_not_fit_is_refused_as_in_a_callback(monkeypatch):
+    @numba.njit
+    def grown(x):
+        return x.astype(np.int64) * 1000, 300 * x.size
+
+    fn = host(
+        grown,
+        out=lambda x: (
+            jax.ShapeDtypeStruct(x.shape, jnp.int16),
+            jax.ShapeDtypeStruct((), jnp.int8),
+        ),
+    )
+    texts = []
+    for lowering in ("native", "pure"):
+        monkeypatch.setenv("PURESTATE_HOST_LOWERING", lowering)
+        jax.clear_caches()
+        for x in (jnp.array([1, 99]), jnp.array([1, -99]), jnp.array([1])):
+            with pytest.raises(HostSpecError) as found:
+                ps.jit(fn)(x)
+            texts.append(str(found.value))
+
+    assert texts[:3] == texts[3:]
+    assert texts[0].endswith(
+        "returned another array than declared at result[0]:\n"
+        "  expected: int16[2]\n  received: int64[2] with 99000, which int16 cannot hold"
+    )
+    assert texts[1].endswith("int64[2] with -99000, which int16 cannot hold")
+    assert texts[2].endswith("int64[] with 300, which int8 cannot hold")
+
+
+def test_a_shape_that_is_not_as_declared_is_refused_as_in_a_callback(monkeypatch):
+    fn = host(fail, out=lambda x: x)
+    texts = []
+    for lowering in ("native", "pure"):
+        monkeypatch.setenv("PURESTATE_HOST_LOWERING", lowering)
+        jax.clear_caches()
+        with pytest.raises(HostSpecError) as found:
+            ps.jit(fn)(X[0].at[0].set(7))
+        texts.append(str(found.value))
+
+    assert texts[0] == texts[1]
+    assert texts[0].endswith(
+        "returned another array than declared at its result:\n"
+        "  expected: float32[3]\n  received: float32[1]"
+    )
+
+
+@pytest.mark.parametrize(
+    ("function", "out"),
+    [
+        (numba.njit(lambda x: (x, x)), lambda x: x),
+        (numba.njit(lambda x: x), lambda x: (x, None)),
+        (numba.njit(lambda x: x.sum()), lambda x: x),
+        (numba.njit(lambda x: x.reshape(1, 3)), lambda x: x),
+        (numba.njit(lambda x: x), lambda x: jax.ShapeDtypeStruct(x.shape, "int32")),
+        (numba.njit(lambda x: {0: x}), lambda x: {0: x}),
+    ],
+    ids="tuple none number rank dtype dict".split(),
+)
+def test_what_is_declared_otherwise_is_left_to_the_callback(function, out):
+    fn = host(function, out=out)
+
+    assert not is_native(fn, X[0])
+    with pytest.raises(HostSpecError, match=r"returned another|cannot determine Numba"):
+        ps.jit(fn)(X[0])
+
+
+# --- exceptions --------------------------------------------------------------------------
+
+
+class Diverged(Exception):
+    pass
+
+
+@numba.njit
+def raising(x):
+    if x[0] == 1:
+        raise Diverged("too large", x[1])
+    if x[0] == 2:
+        assert x[1] > 100, "an assertion"
+    if x[0] == 3:
+        return x / 0 if x.size == 0 else x * (1 // int(x[2]))
+    if x[0] == 4:
+        return np.linalg.solve(np.zeros((3, 3), np.float32), x)
+    if x[0] == 5:
+        return x[np.ones(2, np.int64)[int(x[1]) :]]
+    return x
+
+
+@pytest.mark.parametrize("form", ["plain", "loop", "threads"])
+@pytest.mark.parametrize(
+    ("which", "kind", "text"),
+    [
+        (1, Diverged, "('too large', 5.0)"),
+        (2, AssertionError, "an assertion"),
+        (3, ZeroDivisionError, "division by zero"),
+        (4, np.linalg.LinAlgError, "Matrix is singular to machine precision."),
+    ],
+)
+def test_an_exception_comes_out_as_it_is(form, which, kind, text):
+    fn = host(raising, out=lambda x: x, vmap="loop" if form == "plain" else form)
+    bad = jnp.array([which, 5.0, 0.0])
+    if form != "plain":
+        fn, bad = jax.vmap(fn), jnp.zeros((9, 3)).at[4].set(bad)
+    step = ps.jit(fn)
+
+    with pytest.raises(kind) as found:
+        step(bad)
+
+    assert text in str(found.value)
+    assert any(__file__ == entry.path.__fspath__() for entry in found.traceback)
+    assert (step(0 * bad) == 0).all()
+
+
+def test_numba_says_in_which_line():
+    with pytest.raises(ValueError, match="negative") as found:
+        ps.jit(host(fail, out=lambda x: x))(-X[0] - 1)
+
+    last = found.traceback[-1]
+    assert "helpers.py" in str(last.path)
+    assert ("negative", -1.0) == found.value.args
+
+
+def test_around_plain_jit_the_exception_is_found():
+    with pytest.raises(ValueError, match="negative"), ps.surface_errors():
+        jax.jit(host(fail, out=lambda x: x))(-X[0] - 1)
+
+
+def test_two_hundred_exceptions_leave_nothing_behind():
+    step = ps.jit(host(fail, out=lambda x: x))
+    good, bad = X[0], -X[0] - 1
+
+    def resident():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def run(count):
+        for _ in range(count):
+            with pytest.raises(ValueError, match="negative"):
+                step(bad)
+            step(good).block_until_ready()
+
+    if not os.path.exists("/proc/self/statm"):
+        pytest.skip("only Linux tells here how much memory a process has")
+    run(300)  # those that are kept for whoever asks are 256
+    before = resident()
+    run(200)
+
+    assert resident() - before < 2**20
+
+
+# --- what numba cannot compile -----------------------------------------------------------
+
+
+def test_writing_to_an_argument_is_refused_while_tracing():
+    @numba.njit
+    def fill(x):
+        x[0] = 1
+        return x
+
+    with pytest.raises(
+        HostSpecError,
+        match=r"^fill \(.*test_calls\.py:\d+\) is not compiled by numba for "
+        r"float32\[3\]\. Arguments are arrays that nobody may write to: copy what is "
+        r"written to, or say writable=True, which hands in copies\.",
+    ) as found:
+        jax.jit(host(fill, out=lambda x: x))(X[0])
+
+    assert isinstance(found.value.__cause__, numba.core.errors.TypingError)
+
+
+def test_what_numba_does_not_know_is_refused_while_tracing():
+    @numba.njit
+    def spectrum(x):
+        return np.fft.fft(x)
+
+    with pytest.raises(
+        HostSpecError,
+        match=r"^spectrum \(.*\) is not compiled by numba for float32\[3\]\. A call of "
+        r"the function itself, outside of a program, fails alike\.",
+    ):
+        jax.jit(host(spectrum, out=lambda x: x))(X[0])
+
+
+def test_a_function_with_signatures_of_its_own_is_called_as_they_say(monkeypatch):
+    kind = numba.types.Array(numba.float32, 1, "C", readonly=True)
+    fn = host(numba.njit([numba.float32[::1](kind)])(lambda x: x + x))
+
+    assert_same(monkeypatch, fn, X[0])
+
+
+# --- which functions are native ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: host(lambda x: x), "it is no function of numba.njit"),
+        (lambda: host(triple, cache=3), "it is declared with cache=, which needs Python"),
+        (lambda: host(triple, effects=True), "it is declared with effects=, which nee"),
+        (lambda: host(triple, thread="own"), "it is declared with thread=, which needs"),
+        (lambda: host(triple, scratch=list), "it is declared with scratch=, which need"),
+        (
+            lambda: host(triple, static_argnames="x"),
+            "it is declared with static_argnames=, which needs Python",
+        ),
+        (lambda: host(numba.jit(forceobj=True)(lambda x: x)), "it is no function of n"),
+        (lambda: host(numba.vectorize(lambda x: x)), "it is no function of numba.njit"),
+    ],
+)
+def test_a_function_says_why_it_is_not_native(make, why):
+    fn = make()
+
+    assert "native" != fn.lowering
+    assert fn.why_not_native.startswith(why)
+
+
+def test_the_environment_turns_it_off(monkeypatch):
+    fn = host(triple, out=lambda x: x)
+    monkeypatch.setenv("PURESTATE_HOST_LOWERING", "pure")
+
+    assert "pure" == fn.lowering
+    assert "PURESTATE_HOST_LOWERING=pure asks for callbacks" == fn.why_not_native
+    assert not is_native(fn, X)
+
+
+def test_in_the_environment_native_is_the_usual_choice_for_others(monkeypatch):
+    monkeypatch.setenv("PURESTATE_HOST_LOWERING", "native")
+
+    assert "pure" == host(lambda x: x).lowering
+    assert "native" == host(triple).lowering
+
+
+def test_where_the_self_test_fails_functions_are_callbacks(monkeypatch):
+    from purestate._host.native import self_test
+
+    monkeypatch.setattr(self_test, "why_not_here", lambda: "a sum was [1, 2]")
+    fn = host(triple, out=lambda x: x)
+
+    assert "pure" == fn.lowering
+    assert "native operations do not work here: a sum was [1, 2]" == fn.why_not_native
+    assert not is_native(fn, X[:, :2])
+    assert (jax.jit(fn)(X) == 3 * X).all()
+
+
+def test_the_self_test_notices_what_it_is_there_for(monkeypatch):
+    from purestate._host.native import handler, raising, self_test
+
+    assert "" == self_test.why_not_here()
+    again = self_test.why_not_here.__wrapped__
+    monkeypatch.setattr(raising, "keep", lambda error: b"lost")
+    assert again().startswith("an exception came out as")
+    monkeypatch.undo()
+    monkeypatch.setattr(self_test, "compiled", lambda *_: 1 / 0)
+    assert "ZeroDivisionError: division by zero" == again()
+    monkeypatch.undo()
+    usual = handler.batch_attribute
+    monkeypatch.setattr(self_test, "batch_attribute", lambda *_: usual((), [()], 1))
+    assert again() != ""
+
+
+def test_calls_of_a_native_function_are_not_counted_wrongly(monkeypatch):
+    fn = host(triple, out=lambda x: x)
+
+    with (
+        pytest.raises(
+            TypeError,
+            match=r"^count_host_calls cannot count calls of triple \(.*\), which is native: "
+            r"programs call it without Python\. With the environment variable "
+            r"PURESTATE_HOST_LOWERING=pure it is a callback, and counted\.$",
+        ),
+        pst.count_host_calls(fn),
+    ):
+        pass
+    monkeypatch.setenv("PURESTATE_HOST_LOWERING", "pure")
+    with pst.count_host_calls(fn) as calls:
+        jax.jit(jax.vmap(fn))(X).block_until_ready()
+    assert 2 == calls.total
+
+
+def test_a_program_for_another_platform_has_callbacks():
+    fn = host(triple, out=lambda x: x)
+    lowered = jax.jit(fn).trace(X).lower(lowering_platforms=("cuda",))
+
+    assert "purestate/" not in lowered.as_text()
+
+
+def test_jax_refuses_to_export_it():
+    with pytest.raises(ValueError, match="custom"):
+        jax.export.export(jax.jit(host(triple, out=lambda x: x)))(X)
+
+
+def test_two_functions_of_one_name_are_two_operations():
+    def make(factor):
+        @numba.njit
+        def scaled(x):
+            return x * factor
+
+        return host(scaled, out=lambda x: x)
+
+    first, second = make(2), make(5)
+
+    assert (jax.jit(first)(X) == 2 * X).all()
+    assert (jax.jit(second)(X) == 5 * X).all()
+    assert (jax.jit(lambda x: first(x) + second(x))(X) == 7 * X).all()
+    text = jax.jit(second).lower(X).as_text()
+    assert re.search(r'"purestate/tests\.host\.native\.test_calls\..*scaled/.*#\d+"', text)
