@@ -125,13 +125,19 @@ class Call:
         if self.fn is not self.op.options.fn:
             what = f"{function_name(self.fn)}, a rule of {what},"
         if "readonly" in str(error):
-            way = (
-                "Arguments are arrays that nobody may write to: copy what is written "
-                "to, or say writable=True, which hands in copies."
+            why = (
+                "it writes to an argument.\nArguments are arrays that nobody may write "
+                "to: copy what is written to, or say writable=True, which hands in "
+                "copies."
             )
         else:
-            way = "A call of the function itself, outside of a program, fails alike."
-        return HostSpecError(f"{what} is not compiled by numba for {shown}. {way}")
+            # The first line says in which of its steps numba was.
+            first = next(iter(str(error).split("\n")[1:2]), str(error))
+            why = (
+                f"{first}\nA call of the function itself, outside of a program, fails "
+                f"alike."
+            )
+        return HostSpecError(f"numba cannot compile {what} for {shown}: {why}")
 
 
 def call_of(op: Operation, batch: Batch) -> Call | None:

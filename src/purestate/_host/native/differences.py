@@ -138,7 +138,7 @@ def _forward(derivative: Derivative, results: list[str]) -> str:
     op, count = derivative.op, len(derivative.op.ins)
     call = _call(derivative)
     central = op.options.grad == "fd"
-    lines, moves = ["h = np.inf"], {}
+    lines, moves = ["h = np.inf"], dict[str, list[str]]()
     for number, i in enumerate(derivative.wrt):
         lines += [
             f"b{i} = copied(x{i})",
@@ -150,14 +150,13 @@ def _forward(derivative: Derivative, results: list[str]) -> str:
         ]
     lines.append("h = finite(h)")
     for sign in "+-":
-        moves[sign] = [
-            line
-            for i in derivative.wrt
-            for line in (
+        moves[sign] = []
+        for i in derivative.wrt:
+            moved = f"np.float64(s{i}[n]) {sign} h * np.float64(t{i}[n])"
+            moves[sign] += [
                 f"for n in range(s{i}.size):",
-                f"    f{i}[n] = T{i}(np.float64(s{i}[n]) {sign} h * np.float64(t{i}[n]))",
-            )
-        ]
+                f"    f{i}[n] = T{i}({moved})",
+            ]
     if not central:
         lines += [call, *(f"z{k} = doubled({r})" for k, r in enumerate(results))]
     lines += [*moves["+"], call]

@@ -30,7 +30,7 @@ DATA, RANK, DIMENSIONS = 24, 32, 40  # of a buffer
 _ARRAY_DATA, _SCALAR_VALUE = 16, 8  # of an attribute
 _METADATA_KIND = 1
 _FUNCTIONS = 48  # the first function of the table, 8 bytes each
-_CREATE_ERROR, _DESTROY_ERROR, _SCHEDULE = 0, 2, 11
+CREATE_ERROR, DESTROY_ERROR, SCHEDULE = 0, 2, 11
 _UNKNOWN = 2  # the code of an error that is of no other kind
 
 
@@ -149,7 +149,7 @@ def create_error(frame, message):
     store(args, 28)
     store(args + 16, message)
     store_int(args + 24, _UNKNOWN)
-    return call_1(_function(frame, _CREATE_ERROR), args)
+    return call_1(_function(frame, CREATE_ERROR), args)
 
 
 @inline
@@ -158,7 +158,7 @@ def destroy_error(frame, error):
     args = _block(3)
     store(args, 24)
     store(args + 16, error)
-    call_1(_function(frame, _DESTROY_ERROR), args)
+    call_1(_function(frame, DESTROY_ERROR), args)
 
 
 @inline
@@ -169,7 +169,7 @@ def schedule(frame, task, job):
     store(args + 16, load(frame + _CONTEXT))
     store(args + 24, task)
     store(args + 32, job)
-    error = call_1(_function(frame, _SCHEDULE), args)
+    error = call_1(_function(frame, SCHEDULE), args)
     if error != 0:
         destroy_error(frame, error)
         return False

@@ -7,6 +7,7 @@ how many they are come with every call.
 """
 
 import dataclasses
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,6 +38,7 @@ BATCH = "batch"  # the attribute: int64, as `batch_attribute` makes it
 # Compiled code stays for good, as XLA may call it for good: numba's libraries, and what
 # the code reads of Python. Not the functions themselves.
 _code: list[Any] = []
+_made: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,8 +159,10 @@ def compiled(call: Any, signature: Signature, record: Record) -> int:
     # of modules and constants, without which an exception could not be made.
     _code.append(operation._library)
     for each in (body, *reachable(call)):
-        _code.extend(c.environment for c in each.overloads.values())
-        _code.extend(c.library for c in each.overloads.values())
+        for own in each.overloads.values():
+            _code.extend([own.environment, own.library])
+        if each in _made:
+            each.py_func.__globals__.clear()  # with the function that it calls
     return int(operation.address)
 
 
@@ -194,4 +198,6 @@ def _source(signature: Signature, names: dict[str, Any]) -> str:
 def made(source: str, name: str, names: dict[str, Any]) -> Any:
     """Return a function of numba's from its text."""
     exec(source, names)  # text of ours, with no word of a user's
-    return numba.njit(names[name])
+    found = numba.njit(names[name])
+    _made.add(found)
+    return found

@@ -7,6 +7,7 @@ and hands it to `keep`, which gives the text that XLA carries out of the program
 print the exception and go on.
 """
 
+import copy
 import dataclasses
 import itertools
 from collections.abc import Callable
@@ -75,14 +76,18 @@ def guarded(compiled: Any) -> Callable[..., Any]:
         compiled: numba's account of the compiled function: it takes the address of a
             call frame, then other integers, and returns an integer.
     """
-    signature = compiled.signature
+    signature, library = compiled.signature, compiled.library
+    # numba keeps intrinsics for good, and with them what they refer to. Of the function
+    # only what it takes to call it, therefore, and not what it refers to.
+    described = copy.copy(compiled.fndesc)
+    described.global_dict, described.typemap, described.calltypes = None, {}, {}
     # Not what that says: a function that returns 0 has, for numba, the type of 0.
     gives = types.int64(*signature.args)
 
     def codegen(context: Any, builder: Any, _: Any, args: Any) -> Any:
-        context.add_linking_libs([compiled.library])
+        context.add_linking_libs([library])
         status, _ = context.call_internal_no_propagate(
-            builder, compiled.fndesc, signature, args
+            builder, described, signature, args
         )
         error = cgutils.alloca_once_value(builder, ir.Constant(ir.IntType(64), 0))
         with builder.if_then(status.is_error, likely=False):

@@ -112,6 +112,8 @@ def _dtype(kind: Any, leaf: Leaf, casting: str) -> Any:
         raise TypeError
     dtype = as_dtype(number)
     is_number = not isinstance(kind, types.Array)
+    if is_number and isinstance(number, types.Integer):
+        dtype = np.dtype(np.int64)  # as numpy has it, for whom it is Python's
     if casting == "unsafe":
         # Only what cannot lose anything: numpy's ways to do so are its own.
         casting = "safe"
