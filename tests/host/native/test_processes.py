@@ -142,23 +142,34 @@ def test_loops_in_threads_that_bear_it_are_native():
 @pytest.mark.filterwarnings("ignore:.*fork.*:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_child_has_what_was_compiled_before_the_fork():
-    code = """
-        import os, warnings
-        warnings.simplefilter("ignore")
-        import jax, jax.numpy as jnp, numba, numpy as np
-        import purestate as ps
-
-        fn = ps.host_function(numba.njit(lambda x: x * 3), out=lambda x: x)
-        step = jax.jit(fn)
-        before = step(jnp.arange(3.0)).block_until_ready()
-        child = os.fork()
-        if child == 0:
-            found = step(jnp.arange(3.0) + 1)
-            os._exit(0 if found.tolist() == [3, 6, 9] else 1)
-        print(os.waitpid(child, 0)[1], step(before).tolist()[1])
-    """
-
+    # jax 0.10.2 hangs in any child that calls what was compiled; 0.12 does not.
+    alone = FORK.format("step = jax.jit(lambda x: x * 3)")
+    try:
+        subprocess.run([sys.executable, "-c", alone], check=True, timeout=20)
+    except subprocess.TimeoutExpired:
+        pytest.skip("this jax hangs after a fork, without any host function")
+    code = FORK.format(
+        """
+fn = ps.host_function(numba.njit(lambda x: x * 3), out=lambda x: x)
+step = jax.jit(fn)
+"""
+    )
     assert ["0", "9.0"] == run(code)
+
+
+FORK = """
+import os, warnings
+warnings.simplefilter("ignore")
+import jax, jax.numpy as jnp, numba
+import purestate as ps
+{}
+before = step(jnp.arange(3.0)).block_until_ready()
+child = os.fork()
+if child == 0:
+    found = step(jnp.arange(3.0) + 1)
+    os._exit(0 if found.tolist() == [3, 6, 9] else 1)
+print(os.waitpid(child, 0)[1], step(before).tolist()[1])
+"""
 
 
 def test_threads_trace_and_call_at_once():
