@@ -105,6 +105,7 @@ BUDGETS = (
     ("Euler, 1 substep", "64", "purestate, batch", "C++ threads, jax.ffi", 1.35),
     ("Euler, 1 substep", "256", "purestate, batch", "C++ threads, jax.ffi", 1.2),
     ("RK4, 5 substeps", "1", "purestate, batch", "MuJoCo, Python loop", 2.0),
+    ("Euler, 1 substep", "1", "purestate, native", "MuJoCo, Python loop", 1.4),
     ("gradient", "1", "purestate, grad", "mjd_transitionFD", 1.8),
 )
 

@@ -57,6 +57,8 @@ def step_cases(model: Any, substeps: int, count: int) -> list[Case]:
         if engine == "threads" and count == 1 and not engines:
             continue  # a single simulation has no engine
         made[f"purestate, {engine}"] = in_jax(model, substeps, count, engine, controls)
+    if importlib.util.find_spec("numba") is not None:
+        made["purestate, native"] = in_jax(model, substeps, count, "native", controls)
     made["MuJoCo, Python loop"] = in_a_loop(model, substeps, start, controls)
     made["mujoco.rollout"] = in_rollouts(model, substeps, start, controls)
     if not engines:

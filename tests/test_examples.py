@@ -408,6 +408,39 @@ def test_the_epidemic_is_fitted_and_its_gradient_is_right(capsys):
     assert 5 == len(capsys.readouterr().out.splitlines())
 
 
+# --- lorenz96.py -----------------------------------------------------------------------
+
+
+def test_the_weather_has_its_climate_and_is_estimated_better_than_it_is_measured(
+    tmp_path,
+):
+    for name in ("numba", "matplotlib", "optax"):
+        pytest.importorskip(name, reason="needs the extras `examples` and `numba`")
+    module = load("examples/lorenz96.py")
+
+    mean, spread, errors = module.main(steps=20_000, cycles=9, out=tmp_path)
+
+    assert "native" == module.step.lowering
+    assert abs(mean - 2.34) < 0.1  # of 10^8 steps: 2.34 and 3.64
+    assert abs(spread - 3.64) < 0.1
+    assert errors["estimate"] < 0.7 < 2 < errors["forecast"]
+    assert (tmp_path / "lorenz96.png").stat().st_size > 20_000
+
+
+def test_the_adjoint_of_a_step_of_the_weather_is_its_gradient():
+    pytest.importorskip("numba", reason="needs the extra `numba`")
+    module = load("examples/lorenz96.py")
+    code = module.step.options.fn
+    x = np.linspace(-5, 10, 40)
+    cotangent = np.cos(np.arange(40.0))
+
+    (found,) = module.step_adjoint((x,), cotangent)
+
+    steps = 1e-5 * np.eye(40)
+    expected = [cotangent @ (code(x + h) - code(x - h)) / 2e-5 for h in steps]
+    assert np.allclose(found, expected, atol=1e-5)
+
+
 # --- vae_humanoid.py -----------------------------------------------------------------
 
 

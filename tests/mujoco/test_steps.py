@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import importlib.util
 import pickle
 
 import jax
@@ -16,7 +17,9 @@ from tests.hosts import x64
 from tests.simulators import GYM, WHOLE, gym_model, native, random_state, zoo_model
 
 HAS_BATCH = hasattr(mujoco, "mjVERSION_HEADER") and mujoco.mj_version() >= 4000000
-ENGINES = [*(["batch"] if HAS_BATCH else []), "native", "threads"]
+ENGINES = ["batch", "threads"] if HAS_BATCH else ["threads"]
+if importlib.util.find_spec("numba"):
+    ENGINES.append("native")
 PRECISIONS = {"x64 off": contextlib.nullcontext, "x64 on": x64}
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from purestate._host.call.options import Options
 from purestate._host.function import HostFunction, host_function
+from purestate.errors import SimSpecError
 from purestate.mujoco._engines import NATIVE, Batches, Single, make_engine
 from purestate.mujoco._exact import merge, split
 from purestate.mujoco._faults import Faults
@@ -74,7 +75,13 @@ class HostCalls:
         }
         native = None
         if is_native:
-            from purestate.mujoco._native.engine import NativeSteps
+            try:
+                from purestate.mujoco._native.engine import NativeSteps
+            except ModuleNotFoundError as error:
+                raise SimSpecError(
+                    f'engine="native" needs numba, the extra `numba` ({error}): pip '
+                    f'install "purestate[numba]", or leave engine= out.'
+                ) from error
 
             native = NativeSteps(
                 self,

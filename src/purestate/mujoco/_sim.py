@@ -39,8 +39,10 @@ class MujocoSim:
     Args:
         model: a `mujoco.MjModel`; it is copied, so later changes have no effect.
         substeps: how many times `mj_step` runs in one step, with the same inputs.
-        engine: how a batch is computed: "batch" (`mujoco.batch`, MuJoCo 4 and newer),
-            or "threads" (a pool of Python threads). None: the first that there is.
+        engine: how steps are computed: a batch by "batch" (`mujoco.batch`, MuJoCo 4
+            and newer) or "threads" (a pool of Python threads); or "native", all of
+            them inside of the program without Python, which needs numba. None: the
+            first that there is of the former two.
         observe: names of `MjData` fields that `observe` returns.
         threads: how many threads share a batch; by default one per core.
         diverged: what happens to a simulation that MuJoCo resets, as its numbers are

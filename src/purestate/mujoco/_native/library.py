@@ -10,14 +10,14 @@ from purestate.mujoco._package import mujoco
 
 # The last two are no part of its interface: MuJoCo's Python package uses them to make
 # exceptions of fatal errors.
-_NAMES = (
+NAMES = (
     *("mj_step", "mj_setState", "mj_getState", "mj_makeData", "mj_deleteData"),
     *("_mjPRIVATE_setTlsLogHandler", "_mjPRIVATE_getGlobalLogHandler"),
 )
 # Of the C library. On Windows there is no `_setjmp` that can be called like this.
 _JUMPS = ("_setjmp", "longjmp", "pthread_getspecific", "pthread_setspecific")
 
-_CALLBACKS = (
+CALLBACKS = (
     *("mjcb_passive", "mjcb_control", "mjcb_contactfilter", "mjcb_sensor", "mjcb_time"),
     *("mjcb_act_dyn", "mjcb_act_gain", "mjcb_act_bias"),
 )
@@ -37,8 +37,8 @@ delete_data = types.ExternalFunction("mj_deleteData", types.void(_address))
 def missing() -> tuple[str, ...]:
     """Return the names of functions that are not there; the others can be called."""
     found = [name for name in _JUMPS if not _symbol(name)]
-    library = _library()
-    for name in _NAMES:
+    library = loaded()
+    for name in NAMES:
         function = getattr(library, name, None)
         if function is None:
             found.append(name)
@@ -54,8 +54,8 @@ def callbacks() -> list[tuple[int, int]]:
     Not always null: the Python package brings a clock of its own.
     """
     found = []
-    for name in _CALLBACKS:
-        pointer = ctypes.c_void_p.in_dll(_library(), name)
+    for name in CALLBACKS:
+        pointer = ctypes.c_void_p.in_dll(loaded(), name)
         is_set = getattr(mujoco, f"get_{name}")() is not None
         found.append((ctypes.addressof(pointer), 0 if is_set else pointer.value or 0))
     return found
@@ -63,12 +63,12 @@ def callbacks() -> list[tuple[int, int]]:
 
 def free_space(data: int) -> None:
     """Free the `mjData` at an address."""
-    delete: Any = _library().mj_deleteData
+    delete: Any = loaded().mj_deleteData
     delete(ctypes.c_void_p(data))
 
 
 @functools.cache
-def _library() -> Any:
+def loaded() -> Any:
     """Return the shared library in MuJoCo's package, which is loaded already."""
     home = Path(mujoco.__file__).parent
     names = [*home.glob("libmujoco*.so*"), *home.glob("libmujoco*.dylib")]
