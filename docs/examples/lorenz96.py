@@ -185,6 +185,7 @@ def draw(truth, free, found, path):
         "a forecast from almost the same state": free,
         "estimated from noisy measurements of every other site": found,
     }
+    image = None
     for axes, (name, x) in zip(rows, shown.items(), strict=False):
         image = axes.pcolormesh(
             days, np.arange(SITES), np.asarray(x).T, cmap="RdBu_r", vmin=-10, vmax=15
@@ -209,7 +210,7 @@ def draw(truth, free, found, path):
 
 def main(steps=1_000_000, cycles=20, out=None):
     """Run both, say what was found, and draw it if there is a folder for pictures."""
-    print(f"a step is {step.lowering}")
+    print(step)
     start = jnp.full(SITES, FORCING).at[0].add(0.01)
     compiled = climate.lower(start, steps).compile()
     begun = time.perf_counter()
@@ -234,7 +235,7 @@ def main(steps=1_000_000, cycles=20, out=None):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Forecast a weather on a ring.")
     parser.add_argument("--steps", type=int, default=1_000_000, help="of the climate")
     parser.add_argument("--cycles", type=int, default=20, help="of two days")
     parser.add_argument("--out", default="out", help="folder of the picture")
