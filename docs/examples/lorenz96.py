@@ -185,16 +185,23 @@ def draw(truth, free, found, path):
         "a forecast from almost the same state": free,
         "estimated from noisy measurements of every other site": found,
     }
-    image = None
+    images = []
     for axes, (name, x) in zip(rows, shown.items(), strict=False):
-        image = axes.pcolormesh(
-            days, np.arange(SITES), np.asarray(x).T, cmap="RdBu_r", vmin=-10, vmax=15
+        images.append(
+            axes.pcolormesh(
+                days,
+                np.arange(SITES),
+                np.asarray(x).T,
+                cmap="RdBu_r",
+                vmin=-10,
+                vmax=15,
+            )
         )
         axes.set_title(name, loc="left", color=INK, fontsize=10)
         axes.set_yticks([0, 20, 40])
         axes.set_ylabel("site", color=INK)
         axes.tick_params(colors=INK)
-    figure.colorbar(image, ax=rows[:3], pad=0.01)
+    figure.colorbar(images[0], ax=rows[:3], pad=0.01)
     axes = rows[3]
     axes.plot(days, error(free, truth), color=ORANGE, label="forecast")
     axes.plot(days, error(found, truth), color=BLUE, label="estimate")
