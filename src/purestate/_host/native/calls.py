@@ -6,6 +6,7 @@ operation, and becomes a callback.
 """
 
 import dataclasses
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +25,9 @@ from purestate._host.native.signatures import as_text, described, known, parts
 from purestate._host.native.targets import named, register
 from purestate._schema.text import function_name
 from purestate.errors import HostSpecError
+
+
+_lock = threading.RLock()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,9 +72,10 @@ class Call:
         signature = self.signature()
         names = self.op.options.native_code
         key = (signature, described(results), self.tree, self.threads, self.fn)
-        if key not in names:
-            names[key] = self._registered(signature, results)
-        found: str | None = names[key]
+        with _lock:  # one operation for all threads that ask for it at once
+            if key not in names:
+                names[key] = self._registered(signature, results)
+            found: str | None = names[key]
         return found
 
     def signature(self) -> Signature:

@@ -1,5 +1,6 @@
 """What numba was given: which functions are its own, and what they call."""
 
+import contextlib
 import functools
 import sys
 from collections.abc import Iterator
@@ -28,10 +29,12 @@ def reachable(dispatcher: Any) -> Iterator[Any]:
         found = todo.pop()
         yield found
         function = found.py_func
-        cells = (cell.cell_contents for cell in function.__closure__ or ())
         names = function.__code__.co_names
-        globals_ = (function.__globals__.get(name) for name in names)
-        for other in (*cells, *globals_):
+        values = [function.__globals__.get(name) for name in names]
+        for cell in function.__closure__ or ():
+            with contextlib.suppress(ValueError):  # it has no value yet
+                values.append(cell.cell_contents)
+        for other in values:
             if is_dispatcher(other) and id(other) not in seen:
                 seen.add(id(other))
                 todo.append(other)
