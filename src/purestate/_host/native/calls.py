@@ -26,7 +26,6 @@ from purestate._host.native.targets import named, register
 from purestate._schema.text import function_name
 from purestate.errors import HostSpecError
 
-
 _lock = threading.RLock()
 
 
