@@ -380,6 +380,62 @@ def test_a_function_with_signatures_of_its_own_is_called_as_they_say(monkeypatch
     assert_same(monkeypatch, fn, X[0])
 
 
+@numba.njit
+def with_default(x, factor=2):
+    return x * factor
+
+
+@numba.njit
+def of_any_number(*xs):
+    return xs[0] + xs[-1]
+
+
+@numba.njit
+def recursive(n):
+    return n if n < 2 else recursive(n - 1) + recursive(n - 2)
+
+
+@numba.njit
+def in_python(x):
+    with numba.objmode(y="float32[:]"):
+        y = np.cumsum(x)
+    return y  # noqa: RET504  # numba takes it out of the block by its name
+
+
+@numba.njit
+def caught(x):
+    try:
+        if x[0] == 0:
+            raise ValueError("zero")
+    except Exception:  # noqa: BLE001  # numba knows no other
+        return x + 10
+    return x
+
+
+@pytest.mark.parametrize(
+    ("function", "count"),
+    [
+        (with_default, 1),
+        (with_default, 2),
+        (of_any_number, 1),
+        (of_any_number, 3),
+        (numba.njit(lambda x: x * recursive(7)), 1),
+        (in_python, 1),
+        (caught, 1),
+        (numba.njit(fastmath=True)(lambda x: x * 2), 1),
+        (numba.njit(lambda x: TABLE[::-1]), 1),
+        (numba.njit(lambda x: x[0] > 1), 1),
+    ],
+)
+def test_functions_of_all_kinds_are_native(monkeypatch, function, count):
+    args = [X[0] + i for i in range(count)]
+
+    assert_same(monkeypatch, host(function), *args)
+
+
+TABLE = np.arange(3.0, dtype=np.float32)
+
+
 # --- which functions are native ----------------------------------------------------------
 
 

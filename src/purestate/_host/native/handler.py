@@ -7,6 +7,7 @@ how many they are come with every call.
 """
 
 import dataclasses
+import inspect
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -86,11 +87,21 @@ def entry(fn: Any, signature: Signature) -> tuple[Any, Any]:
     """
     kinds, given = signature.argument_types, ", ".join(signature.names)
     call = fn
-    if signature.call != f"fn({given})" or not fn._can_compile:
+    if signature.call != f"fn({given})" or not _takes(fn, len(kinds)):
         text = f"def call({given}):\n    return {signature.call}"
         call = made(text, "call", {"fn": fn, "np": np, "as_readonly": as_readonly})
     call.compile(kinds)
     return call, call.overloads[kinds].signature.return_type
+
+
+def _takes(fn: Any, count: int) -> bool:
+    """Return whether a function is compiled for its arguments as they are given.
+
+    With defaults, `*args` or types of its own it is not, and another function calls it.
+    """
+    kinds = [p.kind for p in inspect.signature(fn.py_func).parameters.values()]
+    plain = [inspect.Parameter.POSITIONAL_OR_KEYWORD] * count
+    return kinds == plain and not fn.py_func.__defaults__ and fn._can_compile
 
 
 def batch_attribute(
