@@ -18,14 +18,11 @@ from typing import Any
 
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "docs" / "examples"))
 
 import jax
 import jax.numpy as jnp
-import numba
 import numpy as np
 
-import lorenz96
 import purestate as ps
 from benchmarks import native, report
 from benchmarks.harness import Clock, machine, progress, versions
@@ -39,7 +36,6 @@ loop and jax written by hand.""",
 )
 LENGTH = 1000  # steps of a scan
 BATCH = 1000
-SIDE = 64  # of the sandpile
 NATIVE, CALLBACK, PURE = "native", "callback", "pure_callback"
 CPP, LOOP, JAX = "C++, jax.ffi", "numba, Python loop", "jax by hand"
 # Row, who, beside whom (None: microseconds), the most that is promised.
@@ -54,99 +50,6 @@ LEGEND = f"""\
 Medians in microseconds of wall time: of a call, of one step of a scan of {LENGTH:,}, of
 one item of a batch of {BATCH:,}. callback: the same host function, native turned off.
 """
-
-
-# --- what is computed -----------------------------------------------------------------
-
-
-@numba.njit
-def add_one(x):
-    """Compute the least that touches every number."""
-    return x + np.float32(1)
-
-
-@numba.njit
-def slow(x):
-    """Compute for about 20 us."""
-    y = x.copy()
-    for _ in range(1000):
-        y = np.sin(y)
-    return y
-
-
-@numba.njit
-def cubed(x):
-    """Return the cubes."""
-    return x * x * x
-
-
-@numba.njit
-def cubed_vjp(args, cotangent):
-    """Return the gradient of `cubed`."""
-    return (np.float32(3) * args[0] * args[0] * cotangent,)
-
-
-@numba.njit
-def drop(sand, place):
-    """Drop a grain, and let every heap of four fall to its neighbours until none is.
-
-    Bak, Tang and Wiesenfeld, Phys. Rev. Lett. 59 (1987); what falls from the edge is
-    gone. Only what moves is looked at, with a stack, which jax cannot spell.
-    """
-    side = sand.shape[0]
-    sand = sand.copy()
-    stack = np.empty(8 * side * side, np.int32)
-    stack[0], top = place, 1
-    sand[place // side, place % side] += 1
-    fallen = 0
-    while top:
-        top -= 1
-        i, j = stack[top] // side, stack[top] % side
-        if sand[i, j] < 4:
-            continue
-        sand[i, j] -= 4
-        fallen += 1
-        for k, m in ((i - 1, j), (i + 1, j), (i, j - 1), (i, j + 1)):
-            if 0 <= k < side and 0 <= m < side:
-                sand[k, m] += 1
-                if sand[k, m] == 4:
-                    stack[top] = k * side + m
-                    top += 1
-        if sand[i, j] >= 4:
-            stack[top] = i * side + j
-            top += 1
-    return sand, np.int32(fallen)
-
-
-def drop_in_jax(sand: Any, place: Any) -> Any:
-    """Compute the same with whole arrays: all heaps of four fall at once."""
-
-    def fall(carry: Any) -> Any:
-        sand, fallen = carry
-        moving = (sand >= 4).astype(sand.dtype)
-        around = jnp.pad(moving, 1)
-        gained = around[:-2, 1:-1] + around[2:, 1:-1]
-        gained += around[1:-1, :-2] + around[1:-1, 2:]
-        return sand - 4 * moving + gained, fallen + moving.sum(dtype=jnp.int32)
-
-    sand = sand.at[place // SIDE, place % SIDE].add(1)
-    start = sand, jnp.int32(0)
-    return jax.lax.while_loop(lambda carry: (carry[0] >= 4).any(), fall, start)
-
-
-def step_in_jax(x: Any) -> Any:
-    """Return the state of Lorenz's model after a step."""
-
-    def slopes(x: Any) -> Any:
-        ahead, behind, far = jnp.roll(x, -1), jnp.roll(x, 1), jnp.roll(x, 2)
-        return (ahead - far) * behind - x + lorenz96.FORCING
-
-    h = lorenz96.STEP
-    k1 = slopes(x)
-    k2 = slopes(x + h / 2 * k1)
-    k3 = slopes(x + h / 2 * k2)
-    k4 = slopes(x + h * k3)
-    return x + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
 
 
 # --- the ways -------------------------------------------------------------------------
@@ -208,10 +111,12 @@ def descent(fn: Callable[..., Any], length: int) -> Callable[..., Any]:
 
 def rows(quick: bool) -> dict[str, tuple[int, dict[str, Callable[[], Any]]]]:
     """Return, by name, how many units a run has, and a run for each rival."""
+    from benchmarks import kernels
+
     small, large = jnp.ones(2, jnp.float32), jnp.ones(1 << 18, jnp.float32)
     batch, eight = jnp.ones((BATCH, 2), jnp.float32), jnp.linspace(0, 1, 8)
-    made = ways(add_one, out=like)
-    both = made | plain(add_one, like)
+    made = ways(kernels.add_one, out=like)
+    both = made | plain(kernels.add_one, like)
     in_cpp = native.compiled()
     if isinstance(in_cpp, str):
         print(f"not measured: {CPP}: {in_cpp}")
@@ -229,19 +134,21 @@ def rows(quick: bool) -> dict[str, tuple[int, dict[str, Callable[[], Any]]]]:
     threads = {
         f"{name}, {mode}": fn
         for mode in ("loop", "threads")
-        for name, fn in ways(slow, out=like, vmap=mode).items()
+        for name, fn in ways(kernels.slow, out=like, vmap=mode).items()
     }
     found["vmap of 256, 20 us"] = (
         256,
         runs(threads, lambda fn: jax.jit(jax.vmap(fn)), batch[:256]),
     )
-    derived = ways(cubed, out=like, vjp=cubed_vjp) | {JAX: lambda x: x * x * x}
+    derived = ways(kernels.cubed, out=like, vjp=kernels.cubed_vjp) | {
+        JAX: lambda x: x * x * x
+    }
     found["gradient in a scan, vjp"] = (
         LENGTH,
         runs(derived, lambda fn: descent(fn, LENGTH), eight),
     )
     length = LENGTH // 10
-    differences = ways(cubed, out=like, grad="fd")
+    differences = ways(kernels.cubed, out=like, grad="fd")
     found["gradient in a scan, fd of 8 floats"] = (
         length,
         runs(differences, lambda fn: descent(fn, length), eight),
@@ -251,9 +158,13 @@ def rows(quick: bool) -> dict[str, tuple[int, dict[str, Callable[[], Any]]]]:
 
 def weather() -> dict[str, tuple[int, dict[str, Callable[[], Any]]]]:
     """Return the rows of Lorenz's model."""
-    x = jnp.linspace(-5, 10, lorenz96.SITES, dtype=jnp.float32)
-    step = lorenz96.step.options.fn
-    made = ways(step, out=like, vjp=lorenz96.step_adjoint) | {JAX: step_in_jax}
+    from benchmarks import kernels
+
+    x = jnp.linspace(-5, 10, kernels.lorenz96.SITES, dtype=jnp.float32)
+    step = kernels.lorenz96.step.options.fn
+    made = ways(step, out=like, vjp=kernels.lorenz96.step_adjoint) | {
+        JAX: kernels.step_in_jax
+    }
     stepped = runs(made | plain(step, like), scanned, x)
     stepped[LOOP] = looped(step, np.asarray(x))
     return {
@@ -269,13 +180,21 @@ def sandpile(
     grains: int,
 ) -> dict[str, tuple[int, dict[str, Callable[[], Any]]]]:
     """Return the row of the sandpile, which has taken many grains before."""
+    from benchmarks import kernels
+
     random = np.random.default_rng(0)
-    sand = random.integers(0, 4, (SIDE, SIDE)).astype(np.int32)
-    for place in random.integers(0, SIDE * SIDE, grains).astype(np.int32):
-        sand, _ = drop(sand, place)
-    places = random.integers(0, SIDE * SIDE, LENGTH).astype(np.int32)
+    sand = random.integers(0, 4, (kernels.SIDE, kernels.SIDE)).astype(np.int32)
+    for place in random.integers(0, kernels.SIDE * kernels.SIDE, grains).astype(
+        np.int32
+    ):
+        sand, _ = kernels.drop(sand, place)
+    places = random.integers(0, kernels.SIDE * kernels.SIDE, LENGTH).astype(np.int32)
     out = lambda sand, place: (like(sand), like(place))  # noqa: E731
-    made = ways(drop, out=out) | plain(drop, out) | {JAX: drop_in_jax}
+    made = (
+        ways(kernels.drop, out=out)
+        | plain(kernels.drop, out)
+        | {JAX: kernels.drop_in_jax}
+    )
 
     def prepare(fn: Callable[..., Any]) -> Callable[..., Any]:
         return jax.jit(lambda sand: jax.lax.scan(fn, sand, jnp.asarray(places)))
@@ -283,7 +202,7 @@ def sandpile(
     def loop() -> Any:
         now = sand
         for place in places:
-            now, _ = drop(now, place)
+            now, _ = kernels.drop(now, place)
         return now
 
     return {

@@ -488,9 +488,9 @@ def test_in_the_environment_native_is_the_usual_choice_for_others(monkeypatch):
 
 
 def test_where_the_self_test_fails_functions_are_callbacks(monkeypatch):
-    from purestate._host.native import self_test
+    from purestate._host.native import trial
 
-    monkeypatch.setattr(self_test, "why_not_here", lambda: "a sum was [1, 2]")
+    monkeypatch.setattr(trial, "why_not_here", lambda: "a sum was [1, 2]")
     fn = host(triple, out=lambda x: x)
 
     assert "pure" == fn.lowering
@@ -500,18 +500,18 @@ def test_where_the_self_test_fails_functions_are_callbacks(monkeypatch):
 
 
 def test_the_self_test_notices_what_it_is_there_for(monkeypatch):
-    from purestate._host.native import handler, raising, self_test
+    from purestate._host.native import handler, raising, trial
 
-    assert "" == self_test.why_not_here()
-    again = self_test.why_not_here.__wrapped__
+    assert "" == trial.why_not_here()
+    again = trial.why_not_here.__wrapped__
     monkeypatch.setattr(raising, "keep", lambda error: b"lost")
     assert again().startswith("an exception came out as")
     monkeypatch.undo()
-    monkeypatch.setattr(self_test, "compiled", lambda *_: 1 / 0)
+    monkeypatch.setattr(trial, "compiled", lambda *_: 1 / 0)
     assert "ZeroDivisionError: division by zero" == again()
     monkeypatch.undo()
     usual = handler.batch_attribute
-    monkeypatch.setattr(self_test, "batch_attribute", lambda *_: usual((), [()], 1))
+    monkeypatch.setattr(trial, "batch_attribute", lambda *_: usual((), [()], 1))
     assert again() != ""
 
 

@@ -74,7 +74,7 @@ def guarded(compiled: Any) -> Callable[..., Any]:
 
     Args:
         compiled: numba's account of the compiled function: it takes the address of a
-            call frame, then other integers, and returns an integer.
+            call frame and three other integers, and returns an integer.
     """
     signature, library = compiled.signature, compiled.library
     # numba keeps intrinsics for good, and with them what they refer to. Of the function
@@ -94,20 +94,11 @@ def guarded(compiled: Any) -> Callable[..., Any]:
             builder.store(_raised(context, builder, status, args[0]), error)
         return builder.load(error)
 
-    count = len(signature.args)
-    if count == 4:
-
-        @intrinsic
-        def run(typing: Any, frame: Any, a: Any, b: Any, c: Any) -> Any:
-            return gives, codegen
-
-        return run
-
     @intrinsic
-    def run_one(typing: Any, frame: Any) -> Any:
+    def run(typing: Any, frame: Any, a: Any, b: Any, c: Any) -> Any:
         return gives, codegen
 
-    return run_one
+    return run
 
 
 def _raised(context: Any, builder: Any, status: Any, frame: Any) -> Any:

@@ -46,7 +46,7 @@ def _why_not(options: Options, fn: Any) -> str:
         if is_given:
             return f"it is declared with {name}, which needs Python"
     from purestate._host.native.functions import aborts
-    from purestate._host.native.self_test import why_not_here
+    from purestate._host.native.trial import why_not_here
 
     if aborts(fn):
         return (

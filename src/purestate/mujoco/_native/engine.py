@@ -8,7 +8,7 @@ from purestate._host.call.batch import Batch
 from purestate._host.native.frame import arrays_of
 from purestate._host.native.handler import batch_attribute
 from purestate._host.native.raising import keep
-from purestate._host.native.self_test import why_not_here
+from purestate._host.native.trial import why_not_here
 from purestate.errors import SimSpecError
 from purestate.mujoco._native import library, table
 from purestate.mujoco._native.steps import handler
