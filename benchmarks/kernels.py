@@ -1,4 +1,4 @@
-"""What the ways of calling numba's code are compared on: small functions, a weather, sand.
+"""What the ways of calling numba's code are timed on: small functions, weather, sand.
 
 Needs numba, and is imported only to measure: the page is made without it.
 """
