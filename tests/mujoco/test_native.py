@@ -2,11 +2,10 @@
 
 import contextlib
 import gc
+import importlib
 import importlib.resources
 import os
-import subprocess
-import sys
-import textwrap
+import types
 import weakref
 
 import jax
@@ -18,6 +17,7 @@ import pytest
 import purestate as ps
 from purestate.errors import SimSpecError, SimulationError
 from purestate.mujoco import MujocoSim
+from tests.helpers import python
 from tests.mujoco.test_models import crowded
 
 pytest.importorskip("numba", reason="needs the extra `numba`")
@@ -216,13 +216,7 @@ def test_the_persistent_cache_is_shared(tmp_path):
     """
     found = []
     for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(code)],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=200,
-        )
+        done = python(code)
         assert done.returncode == 0, done.stderr[-2000:]
         found.append(done.stdout.split()[-1])
 
@@ -244,6 +238,31 @@ def test_where_the_guard_is_missing_the_engine_is_refused(monkeypatch):
         MujocoSim(slide(), engine="native")
 
 
+def test_where_native_operations_do_not_work_the_engine_is_refused(monkeypatch):
+    engine = importlib.import_module("purestate.mujoco._native.engine")
+    monkeypatch.setattr(engine, "why_not_here", lambda: "a sum was [1, 2]")
+
+    with pytest.raises(
+        SimSpecError,
+        match=r'^engine="native" cannot be had: native operations do not work here: a sum '
+        r"was \[1, 2\]\. Leave engine= out\.$",
+    ):
+        MujocoSim(slide(), engine="native")
+
+
+def test_where_no_key_of_threads_is_left_the_engine_is_refused(monkeypatch):
+    guard = importlib.import_module("purestate.mujoco._native.guard")
+    library = types.SimpleNamespace(pthread_key_create=lambda key, destroy: 11)
+    monkeypatch.setattr(guard.ctypes, "CDLL", lambda name: library)
+
+    with pytest.raises(
+        SimSpecError,
+        match=r'^engine="native" cannot be had: the process has no key left for memory of '
+        r"its threads\. Leave engine= out\.$",
+    ):
+        guard.prepare.__wrapped__(0)
+
+
 def test_without_numba_the_engine_is_refused():
     code = f"""
         import sys
@@ -260,13 +279,7 @@ def test_without_numba_the_engine_is_refused():
         except SimSpecError as error:
             print(error)
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=200,
-    )
+    done = python(code, check=True)
 
     assert done.stdout.startswith('engine="native" needs numba, the extra `numba` (')
     assert done.stdout.strip().endswith(

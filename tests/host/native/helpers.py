@@ -43,8 +43,6 @@ def raising(x):
         return x / 0 if x.size == 0 else x * (1 // int(x[2]))
     if x[0] == 4:
         return np.linalg.solve(np.zeros((3, 3), np.float32), x)
-    if x[0] == 5:
-        return x[np.ones(2, np.int64)[int(x[1]) :]]
     return x
 
 

@@ -371,6 +371,8 @@ def test_what_numba_does_not_know_is_refused_while_tracing():
         r"A call of the function itself, outside of a program, fails alike\.",
     ):
         jax.jit(host(spectrum, out=lambda x: x))(X[0])
+    with pytest.raises(numba.core.errors.TypingError):
+        host(spectrum, out=lambda x: x)(X[0])
 
 
 def test_a_function_with_signatures_of_its_own_is_called_as_they_say(monkeypatch):
@@ -396,13 +398,6 @@ def recursive(n):
 
 
 @numba.njit
-def in_python(x):
-    with numba.objmode(y="float32[:]"):
-        y = np.cumsum(x)
-    return y  # noqa: RET504  # numba takes it out of the block by its name
-
-
-@numba.njit
 def caught(x):
     try:
         if x[0] == 0:
@@ -420,7 +415,6 @@ def caught(x):
         (of_any_number, 1),
         (of_any_number, 3),
         (numba.njit(lambda x: x * recursive(7)), 1),
-        (in_python, 1),
         (caught, 1),
         (numba.njit(fastmath=True)(lambda x: x * 2), 1),
         (numba.njit(lambda x: TABLE[::-1]), 1),
@@ -434,6 +428,29 @@ def test_functions_of_all_kinds_are_native(monkeypatch, function, count):
 
 
 TABLE = np.arange(3.0, dtype=np.float32)
+
+
+@numba.njit
+def in_python(x):
+    with numba.objmode(y="float32[:]"):
+        y = looked_up({1: x}, x)
+    return y  # noqa: RET504  # numba takes it out of the block by its name
+
+
+def looked_up(table, x):
+    return table[int(x[0])]
+
+
+@pytest.mark.parametrize("mode", ["loop", "threads"])
+def test_blocks_of_python_make_a_callback_and_lose_no_exception(mode):
+    fn = host(numba.njit(lambda x: in_python(x)), out=lambda x: x, vmap=mode)
+    step = ps.jit(jax.vmap(fn))
+    rows = jnp.ones((9, 3))
+
+    assert not is_native(jax.vmap(fn), rows)
+    assert (step(rows) == 1).all()
+    with pytest.raises(KeyError, match="5"):
+        step(rows.at[4].set(5.0))
 
 
 # --- which functions are native ----------------------------------------------------------

@@ -1,6 +1,7 @@
 """Derivatives of native host functions: rules of numba, and differences."""
 
 import functools
+import itertools
 
 import hypothesis
 import hypothesis.strategies as st
@@ -91,6 +92,102 @@ def test_a_product_agrees_with_the_callback_to_the_last_bit(
         monkeypatch, jax.vmap(fn), jnp.stack([A, 2 * A, -A]), jnp.stack([B, -B, B])
     )
     assert_same(monkeypatch, jax.vmap(fn, (None, 0)), A, jnp.stack([B, -B, B]))
+
+
+@numba.njit
+def product(x, y, z):
+    return x * y * z, x + 2 * y
+
+
+@numba.njit
+def product_vjp(args, cotangents):
+    x, y, z = args
+    a, b = cotangents
+    return a * y * z + b, a * x * z + 2 * b, a * x * y
+
+
+@numba.njit
+def product_jvp(args, tangents):
+    x, y, z = args
+    u, v, w = tangents
+    return u * y * z + x * v * z + x * y * w, u + 2 * v
+
+
+@pytest.mark.parametrize(
+    ("options", "forward"),
+    [
+        ({"grad": "fd"}, False),
+        ({"grad": "fd"}, True),
+        ({"grad": "fd-forward"}, False),
+        ({"vjp": product_vjp}, False),
+        ({"jvp": product_jvp}, True),
+    ],
+    ids=["fd", "fd-jvp", "fd-forward", "vjp", "jvp"],
+)
+def test_each_choice_of_arguments_has_a_derivative_of_its_own(options, forward):
+    fn = host(product, **options)  # one, so that what is compiled could be mixed up
+    x, y, z = jnp.array([2.0, 3.0]), jnp.array([5.0, 7.0]), jnp.array([11.0, 13.0])
+    slopes = (y * z + 1, x * z + 2, x * y)
+
+    for size in (1, 2, 3):
+        for wrt in itertools.combinations(range(3), size):
+            if forward:
+
+                def total(*chosen, wrt=wrt):
+                    args = [x, y, z]
+                    for i, value in zip(wrt, chosen, strict=True):
+                        args[i] = value
+                    first, second = fn(*args)
+                    return first + second
+
+                chosen = tuple((x, y, z)[i] for i in wrt)
+                ones = tuple(jnp.ones(2) for _ in wrt)
+                step = lambda t, f=total, c=chosen: jax.jvp(f, c, t)[1]  # noqa: E731
+                assert is_native(step, ones)
+                expected = sum(slopes[i] for i in wrt)
+                assert np.allclose(jax.jit(step)(ones), expected, rtol=2e-2)
+            else:
+                gradient = jax.grad(lambda *a: sum(v.sum() for v in fn(*a)), wrt)
+                assert is_native(gradient, x, y, z)
+                found = jax.jit(gradient)(x, y, z)
+                for i, value in zip(wrt, found, strict=True):
+                    assert np.allclose(value, slopes[i], rtol=2e-2)
+
+
+def test_results_that_change_their_kind_with_a_shape_have_derivatives_of_their_own():
+    @numba.njit
+    def both(x):
+        return x * 2, x * 3
+
+    @numba.njit
+    def rule(args, tangents):
+        return tangents[0] * 2, tangents[0] * 3
+
+    def out(x):
+        kinds = ("int32", "float32") if x.shape == (2,) else ("float32", "int32")
+        return tuple(jax.ShapeDtypeStruct(x.shape, kind) for kind in kinds)
+
+    fn = host(both, out=out, jvp=rule, casting="unsafe")
+    for size, which, slope in ((2, 1, 3), (3, 0, 2)):
+        x = jnp.ones(size)
+        step = jax.jit(lambda x, i=which: jax.jvp(lambda x: fn(x)[i], (x,), (x,))[1])
+        assert [slope] * size == step(x).tolist()
+
+
+def test_the_step_is_that_of_the_precision_of_results(monkeypatch):
+    @numba.njit
+    def cube(x):
+        return x * x * x
+
+    def out(x):
+        return jax.ShapeDtypeStruct(x.shape, "float32" if x.size == 2 else "float64")
+
+    with jax.enable_x64(True):
+        fn = host(cube, out=out, grad="fd")
+        for size in (2, 3):
+            x = jnp.linspace(1.0, 2.0, size)
+            assert x.dtype == np.float64
+            assert_same(monkeypatch, jax.grad(lambda x: fn(x).sum()), x)
 
 
 @pytest.mark.parametrize(

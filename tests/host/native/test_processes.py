@@ -5,7 +5,6 @@ import gc
 import os
 import subprocess
 import sys
-import textwrap
 import threading
 import weakref
 
@@ -15,21 +14,15 @@ import numpy as np
 import pytest
 
 import purestate as ps
+from tests.helpers import python
 from tests.host.native.helpers import host, numba, triple
 
 X = jnp.arange(6.0).reshape(2, 3)
 
 
-def run(code, **environment):
+def run(*code, devices=1, **environment):
     """Return what a fresh process prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        env={**os.environ, **environment},
-    )
+    done = python(*code, devices=devices, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout.split()
 
@@ -68,74 +61,91 @@ def test_the_persistent_cache_is_shared_and_each_process_gets_its_own_result(tmp
     assert ["6.0", "True"] == process(5)
 
 
-def test_loops_in_numbas_own_threads_do_not_end_the_process():
-    code = """
-        import jax, jax.numpy as jnp, numba, numpy as np
-        import purestate as ps
+SUMMED = """
+    import jax, jax.numpy as jnp, numba, numpy as np
+    import purestate as ps
 
-        @numba.njit(parallel=True)
-        def summed(x):
-            total = np.zeros_like(x)
-            for i in numba.prange(x.size):
-                total[i] = x[i] + 1
-            return total
+    @numba.njit(parallel=True)
+    def summed(x):
+        total = np.zeros_like(x)
+        for i in numba.prange(x.size):
+            total[i] = x[i] + 1
+        return total
 
-        @numba.njit
-        def outer(x):
-            return summed(x)
+    @numba.njit
+    def outer(x):
+        return summed(x)
 
-        for code in (summed, outer):
-            fn = ps.host_function(code, out=lambda x: x)
-            print(fn.lowering)
-            step = jax.jit(jax.vmap(fn))
-            for _ in range(20):
-                found = step(jnp.zeros((8, 100)))
-            assert (found == 1).all()
-        print("workqueue" in fn.why_not_native)
-    """
-
-    found = run(code, NUMBA_THREADING_LAYER="workqueue", NUMBA_NUM_THREADS="2")
-
-    assert ["pure", "pure", "True"] == found
-
-
-PROBE = """
-import numba, numpy as np
-numba.njit(parallel=True)(lambda x: x + 1)(np.zeros(9))
-print(numba.threading_layer())
+    for code in (summed, outer):
+        fn = ps.host_function(code, out=lambda x: x, vmap="threads")
+        step = jax.jit(jax.vmap(fn))
+        for _ in range(30):
+            found = step(jnp.zeros((8, 100)))
+        print(fn.lowering, bool((found == 1).all()))
 """
 
 
+def test_loops_in_numbas_own_threads_do_not_end_the_process():
+    loops = SUMMED.replace(', vmap="threads"', "")  # numba bears one thread of Python
+    found = run(
+        loops,
+        """
+        print(fn.why_not_native.replace(" ", "_"))
+        """,
+        NUMBA_THREADING_LAYER="workqueue",
+        NUMBA_NUM_THREADS="2",
+    )
+
+    why = (
+        "it has parallel=True, and numba's own pool of threads, workqueue, ends the "
+        "process where two threads use it: install OpenMP or TBB for numba"
+    )
+    assert ["pure", "True", "pure", "True", why.replace(" ", "_")] == found
+
+
 def test_loops_in_threads_that_bear_it_are_native():
-    code = """
-        import jax, jax.numpy as jnp, numba, numpy as np
-        import purestate as ps
-
-        @numba.njit(parallel=True)
-        def summed(x):
-            total = np.zeros_like(x)
-            for i in numba.prange(x.size):
-                total[i] = x[i] + 1
-            return total
-
-        fn = ps.host_function(summed, out=lambda x: x, vmap="threads")
-        print(fn.lowering)
-        step = jax.jit(jax.vmap(fn))
-        for _ in range(50):
-            found = step(jnp.zeros((8, 100)))
-        print(bool((found == 1).all()))
-    """
-    probe = subprocess.run(
-        [sys.executable, "-c", PROBE],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "NUMBA_THREADING_LAYER": "omp"},
+    probe = python(
+        """
+        import numba, numpy as np
+        numba.njit(parallel=True)(lambda x: x + 1)(np.zeros(9))
+        print(numba.threading_layer())
+        """,
+        env={"NUMBA_THREADING_LAYER": "omp"},
     )
     if probe.stdout.strip() != "omp":
         pytest.skip("numba has no OpenMP here")
 
-    assert ["native", "True"] == run(code, NUMBA_THREADING_LAYER="omp")
+    assert ["native", "True"] * 2 == run(SUMMED, NUMBA_THREADING_LAYER="omp")
+
+
+def test_numba_can_be_asked_to_look_at_bounds():
+    found = run(
+        """
+        import jax, jax.numpy as jnp, numba
+        import purestate as ps
+
+        @numba.njit
+        def beyond(x):
+            return x[:1] + x[x.size + 2]
+
+        @numba.njit
+        def written(x):
+            y = x.copy()
+            y[x.size + 2] = 1
+            return y
+
+        for code in (beyond, written):
+            fn = ps.host_function(code, out=lambda x: x)
+            assert fn.lowering == "native"
+            try:
+                ps.jit(fn)(jnp.ones(3))
+            except IndexError as error:
+                print("IndexError")
+        """,
+        NUMBA_BOUNDSCHECK="1",
+    )
+
+    assert ["IndexError", "IndexError"] == found
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
@@ -237,7 +247,7 @@ EIGHT = """
 
 
 def test_eight_devices_call_it_together():
-    found = run(EIGHT, XLA_FLAGS="--xla_force_host_platform_device_count=8")
+    found = run(EIGHT, devices=8)
 
     assert ["True", "True", "True", "True", "True", "ninety-nine", "True"] == found
 

@@ -7,5 +7,6 @@ writes it, `frame` is what XLA hands to an operation, `python` calls Python from
 batch among XLA's threads, `functions` looks at what numba was given, `handler` compiles
 an operation, `targets` gives it a name that programs know, `trial` tries one,
 `signatures` goes between the types of jax and of numba, `differences` writes
-derivatives, and `calls` says what is compiled for a call or a derivative.
+derivatives of the `difference_terms`, and `calls` says what is compiled for a call or a
+derivative.
 """

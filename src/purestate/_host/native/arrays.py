@@ -118,6 +118,28 @@ def as_readonly(typing: Any, array: Any) -> Any:
 
 
 @intrinsic
+def flat(typing: Any, array: Any) -> Any:
+    """Return a view of a C-contiguous array with one axis, also of one without any."""
+    kind = array.copy(ndim=1)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        given = make_array(array)(context, builder, value=args[0])
+        made = make_array(kind)(context, builder)
+        populate_array(
+            made,
+            given.data,
+            [given.nitems],
+            [given.itemsize],
+            given.itemsize,
+            given.meminfo,
+            given.parent,
+        )
+        return impl_ret_borrowed(context, builder, kind, made._getvalue())
+
+    return kind(array), codegen
+
+
+@intrinsic
 def _copy_bytes(typing: Any, out: Any, value: Any) -> Any:
     """Copy the numbers of an array in row-major order into one that is as large."""
 
@@ -146,7 +168,7 @@ def put(out: Any, value: Any, record: Any, leaf: Any) -> Any:
     Raises:
         Mismatch: it has another shape, or an integer that does not fit.
     """
-    raise NotImplementedError
+    raise NotImplementedError  # numba has the function below in its place
 
 
 @overload(put, strict=False)  # the inner ones have no annotations

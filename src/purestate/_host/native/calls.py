@@ -17,7 +17,7 @@ from purestate._host.call.leaf import Leaf, type_text
 from purestate._host.call.operation import Operation
 from purestate._host.derivatives.derivative import Derivative
 from purestate._host.native.differences import differences
-from purestate._host.native.functions import is_dispatcher
+from purestate._host.native.functions import is_dispatcher, needs_python
 from purestate._host.native.handler import Signature, compiled, entry
 from purestate._host.native.numba_parts import NumbaError
 from purestate._host.native.raising import Record
@@ -43,7 +43,7 @@ class Call:
         chosen: which of these leaves are results.
         paths: what messages call the results.
         casting: numpy's rule for their dtypes.
-        rule: "vjp" or "jvp" if it is a rule for the derivative.
+        rule: "vjp", "jvp" or "differences" if it is a rule for the derivative.
         threads: whether a batch is shared among threads.
     """
 
@@ -68,16 +68,27 @@ class Call:
         results = [self.leaves[i] for i in self.chosen]
         if not results or not known([*self.operands, *results]):
             return None
-        signature = self.signature()
         names = self.op.options.native_code
-        key = (signature, described(results), self.tree, self.threads, self.fn)
         with _lock:  # one operation for all threads that ask for it at once
-            if key not in names:
-                names[key] = self._registered(signature, results)
+            if (key := self._key()) not in names:
+                names[key] = self._registered(results)
             found: str | None = names[key]
         return found
 
+    def _key(self) -> tuple[Any, ...]:
+        """Return all that the operation is made of but the sizes of arrays.
+
+        Every field, whatever is added to them: with one forgotten, a derivative in one
+        argument would be given for that in another.
+        """
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        del fields["op"]  # the names are those of its options
+        for name in ("operands", "leaves"):
+            fields[name] = described(fields[name])
+        return tuple(fields.values())
+
     def signature(self) -> Signature:
+        """Return the types of the operands, as the function gets them."""
         options = self.op.options
         wide = [leaf.wide if options.upcast else leaf.dtype for leaf in self.operands]
         return Signature(
@@ -90,7 +101,8 @@ class Call:
             options.writable,
         )
 
-    def _registered(self, signature: Signature, results: list[Leaf]) -> str | None:
+    def _registered(self, results: list[Leaf]) -> str | None:
+        signature = self.signature()
         try:
             call, returned = entry(self.fn, signature)
         except NumbaError as error:
@@ -103,7 +115,7 @@ class Call:
             self.casting,
             rule=self.rule,
         )
-        if found is None:
+        if found is None or needs_python(call):
             return None
         whole = dataclasses.replace(
             signature,
@@ -158,7 +170,7 @@ def call_of(op: Operation, batch: Batch) -> Call | None:
         op.ins,
         op.out_tree,
         op.outs,
-        range(len(op.outs)),
+        tuple(range(len(op.outs))),
         op.out_paths,
         options.casting,
         threads=_is_shared(op, batch),
@@ -182,53 +194,24 @@ def product_of(derivative: Derivative, batch: Batch) -> Call | None:
 def _rule(derivative: Derivative, rule: Any, batch: Batch) -> Call | None:
     """Return the call of `vjp(args, cotangent)` or `jvp(args, tangents)`."""
     op, kind = derivative.op, derivative.kind
-    args = _arguments(op)
-    if args is None:
-        return None
-    count = len(op.ins)
     if kind == "vjp":
-        linear, which, leaves, tree = (
-            derivative.outs,
-            op.inexact_outs,
-            op.outs,
-            op.out_tree,
-        )
+        which, leaves, tree = op.inexact_outs, op.outs, op.out_tree
     else:
-        linear, which, leaves, tree = (
-            derivative.ins,
-            derivative.wrt,
-            op.ins,
-            op.rule_tree,
-        )
+        which, leaves, tree = derivative.wrt, op.ins, op.rule_tree
     names = [_zeros(leaf) for leaf in leaves]
-    for number, i in enumerate(which):
-        names[i] = f"x{count + number}"
-    given = as_text(jax.tree.unflatten(tree, names))
-    if given is None:
+    for number, i in enumerate(which, start=len(op.ins)):
+        names[i] = f"x{number}"
+    args, linear = _arguments(op), as_text(jax.tree.unflatten(tree, names))
+    if args is None or linear is None:
         return None
-    if kind == "vjp":
-        tree, leaves, chosen = op.rule_tree, op.ins, derivative.wrt
-        paths = [f"argument leaf {i} of its vjp" for i in chosen]
-    else:
-        tree, leaves, chosen = op.out_tree, op.outs, op.inexact_outs
-        paths = [f"{op.out_paths[i] or 'result'} of its jvp" for i in chosen]
-    return Call(
-        op,
-        rule,
-        f"fn(({''.join(f'{arg}, ' for arg in args)}), {given})",
-        [*op.ins, *linear],
-        tree,
-        leaves,
-        chosen,
-        paths,
-        rule=kind,
-        threads=_is_shared(op, batch),
-    )
+    text = f"fn(({''.join(f'{arg}, ' for arg in args)}), {linear})"
+    returned = op.rule_tree if kind == "vjp" else op.out_tree
+    return _product(derivative, rule, text, returned, kind, _is_shared(op, batch))
 
 
 def _differences(derivative: Derivative, batch: Batch) -> Call | None:
     """Return the call of a rule that is made of differences."""
-    op, kind = derivative.op, derivative.kind
+    op = derivative.op
     plain = call_of(op, batch)
     if plain is None or not is_dispatcher(plain.fn):
         return None
@@ -238,29 +221,40 @@ def _differences(derivative: Derivative, batch: Batch) -> Call | None:
         return None
     if any(leaf.dtype.kind != "f" for leaf in (*derivative.ins, *derivative.outs)):
         return None
-    rule = differences(derivative, plain)
+    with _lock:
+        rule = differences(derivative, plain)
     if rule is None:
         return None
-    if kind == "vjp":
-        linear, leaves, chosen = derivative.outs, op.ins, derivative.wrt
+    count = len(op.ins) + len(derivative.transposed().products)
+    text = f"fn({', '.join(f'x{i}' for i in range(count))})"
+    leaves = op.ins if derivative.kind == "vjp" else op.outs
+    returned = jax.tree.structure((0,) * len(leaves))
+    return _product(derivative, rule, text, returned, "differences", plain.threads)
+
+
+def _product(
+    derivative: Derivative, fn: Any, text: str, tree: Any, rule: str, threads: bool
+) -> Call:
+    """Return the call of what gives a product with a Jacobian; see `Call`."""
+    op = derivative.op
+    if derivative.kind == "vjp":
+        leaves, chosen = op.ins, derivative.wrt
         paths = [f"argument leaf {i} of its vjp" for i in chosen]
     else:
-        linear, leaves, chosen = derivative.ins, op.outs, op.inexact_outs
+        leaves, chosen = op.outs, op.inexact_outs
         paths = [f"{op.out_paths[i] or 'result'} of its jvp" for i in chosen]
-    operands = [*op.ins, *linear]
-    names = ", ".join(f"x{i}" for i in range(len(operands)))
-    tree = jax.tree.structure((0,) * len(leaves))
+    operands = (*op.ins, *derivative.transposed().products)
     return Call(
         op,
-        rule,
-        f"fn({names})",
+        fn,
+        text,
         operands,
         tree,
         leaves,
         chosen,
-        paths,
-        rule="differences",
-        threads=plain.threads,
+        tuple(paths),
+        rule=rule,
+        threads=threads,
     )
 
 

@@ -10,21 +10,19 @@ import numpy as np
 
 from purestate._host.call.leaf import epsilon
 from purestate._host.derivatives.derivative import Derivative
-from purestate._host.native.arrays import as_readonly
-from purestate._host.native.handler import Signature, entry, made
-from purestate._host.native.numba_parts import (
-    impl_ret_borrowed,
-    inline,
-    intrinsic,
-    make_array,
-    overload,
-    populate_array,
-    types,
+from purestate._host.native.arrays import as_readonly, flat
+from purestate._host.native.difference_terms import (
+    copied,
+    doubled,
+    finite,
+    paired,
+    quotient,
+    reach,
 )
-from purestate._host.native.raising import Mismatch, Record, note
-from purestate._host.native.signatures import parts
-
-_FEW, _BLOCK = 8, 128  # of numpy's pairwise sums
+from purestate._host.native.functions import needs_python
+from purestate._host.native.handler import Signature, entry, made
+from purestate._host.native.raising import Record, note
+from purestate._host.native.signatures import described, parts
 
 
 def differences(derivative: Derivative, plain: Any) -> Any:
@@ -41,12 +39,13 @@ def differences(derivative: Derivative, plain: Any) -> Any:
     op, kind, wrt = derivative.op, derivative.kind, derivative.wrt
     options = op.options
     signature: Signature = plain.signature()
-    key = ("differences", kind, wrt, signature, op.out_tree, len(op.outs))
+    outs = described(op.outs)  # on whose precision the step depends
+    key = ("differences", kind, wrt, signature, op.out_tree, outs)
     if key in options.native_code:
         return options.native_code[key]
     call, returned = entry(plain.fn, signature)
     found = parts(returned, op.out_tree, op.outs, op.inexact_outs, options.casting)
-    if found is None:
+    if found is None or needs_python(call):
         return None
     step = options.eps or _default_step(derivative)
     record = Record(
@@ -59,13 +58,13 @@ def differences(derivative: Derivative, plain: Any) -> Any:
     names = {
         "call": call,
         "as_readonly": as_readonly,
-        "copied": _copied,
-        "doubled": _doubled,
-        "flat": _flat,
-        "reach": _reach,
-        "finite": _finite,
-        "paired": _paired,
-        "quotient": _quotient,
+        "copied": copied,
+        "doubled": doubled,
+        "flat": flat,
+        "reach": reach,
+        "finite": finite,
+        "paired": paired,
+        "quotient": quotient,
         "record": note(record),
         "STEP": step,
         "np": np,
@@ -189,148 +188,3 @@ def _call(derivative: Derivative) -> str:
             name = f"as_readonly({name})"
         names.append(name)
     return f"r = call({', '.join(names)})"
-
-
-# --- what the text is made of, in code of numba ---------------------------------------
-
-
-@intrinsic
-def _flat(typing: Any, array: Any) -> Any:
-    """Return a view of a C-contiguous array with one axis, also of one without any."""
-    kind = array.copy(ndim=1)
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        given = make_array(array)(context, builder, value=args[0])
-        made = make_array(kind)(context, builder)
-        populate_array(
-            made,
-            given.data,
-            [given.nitems],
-            [given.itemsize],
-            given.itemsize,
-            given.meminfo,
-            given.parent,
-        )
-        return impl_ret_borrowed(context, builder, kind, made._getvalue())
-
-    return kind(array), codegen
-
-
-@inline
-def _copied(x):
-    """Return an array to move: -0.0 is 0.0 there, as it is after adding a step."""
-    made = np.empty(x.shape, x.dtype)
-    out, given = _flat(made), _flat(x)
-    for n in range(given.size):
-        out[n] = given[n] + 0.0
-    return made
-
-
-@inline
-def _finite(step):
-    return np.float64(step) if np.isfinite(step) else 1.0
-
-
-def _reach(x: Any, step: Any) -> Any:
-    """Return how far an element may be moved, in its own precision."""
-    raise NotImplementedError
-
-
-@overload(_reach, strict=False)
-def _reach_of(x: Any, step: Any) -> Any:
-    kind = np.dtype(str(x)).type
-    one = kind(1)
-
-    def reach(x, step):
-        return kind(step) * np.maximum(one, np.abs(x))
-
-    return reach
-
-
-def _doubled(value: Any) -> Any:
-    """Return a copy of a result in double precision; a later call may overwrite it."""
-    raise NotImplementedError
-
-
-@overload(_doubled, strict=False)
-def _doubled_of(value: Any) -> Any:
-    if isinstance(value, types.Array):
-
-        def doubled(value):
-            made = np.empty(value.shape)
-            made[...] = value
-            return made
-
-        return doubled
-
-    def doubled_number(value):
-        made = np.empty(())
-        made[()] = value
-        return made
-
-    return doubled_number
-
-
-@inline
-def _quotient(above, below, width, record, leaf):
-    """Return the derivative of a result in the direction of a step."""
-    if above.shape != below.shape:
-        raise Mismatch(record, leaf, above.shape, below.shape, 0)
-    made = np.empty(above.shape)
-    out, a, b = _flat(made), _flat(above), _flat(below)
-    for n in range(out.size):
-        out[n] = (a[n] - b[n]) / width
-    return made
-
-
-@inline
-def _paired(above, below, width, cotangent, record, leaf):
-    """Return the sum over a result of its derivative times its cotangent."""
-    if above.shape != cotangent.shape:
-        raise Mismatch(record, leaf, cotangent.shape, above.shape, 0)
-    if below.shape != cotangent.shape:
-        raise Mismatch(record, leaf, cotangent.shape, below.shape, 0)
-    a, b, c = _flat(above), _flat(below), _flat(cotangent)
-    return 0.0 + _summed(a, b, c, width, 0, a.size)
-
-
-@inline
-def _term(a, b, c, width, n):
-    return (a[n] - b[n]) / width * np.float64(c[n])
-
-
-@inline
-def _summed(a, b, c, width, start, count):
-    """Return the sum of terms, in numpy's order: pairwise, in eight at a time."""
-    if count < _FEW:
-        total = 0.0
-        for n in range(start, start + count):
-            total += _term(a, b, c, width, n)
-        return total
-    if count <= _BLOCK:
-        r0 = _term(a, b, c, width, start)
-        r1 = _term(a, b, c, width, start + 1)
-        r2 = _term(a, b, c, width, start + 2)
-        r3 = _term(a, b, c, width, start + 3)
-        r4 = _term(a, b, c, width, start + 4)
-        r5 = _term(a, b, c, width, start + 5)
-        r6 = _term(a, b, c, width, start + 6)
-        r7 = _term(a, b, c, width, start + 7)
-        whole = count - count % _FEW
-        for n in range(start + _FEW, start + whole, _FEW):
-            r0 += _term(a, b, c, width, n)
-            r1 += _term(a, b, c, width, n + 1)
-            r2 += _term(a, b, c, width, n + 2)
-            r3 += _term(a, b, c, width, n + 3)
-            r4 += _term(a, b, c, width, n + 4)
-            r5 += _term(a, b, c, width, n + 5)
-            r6 += _term(a, b, c, width, n + 6)
-            r7 += _term(a, b, c, width, n + 7)
-        total = ((r0 + r1) + (r2 + r3)) + ((r4 + r5) + (r6 + r7))
-        for n in range(start + whole, start + count):
-            total += _term(a, b, c, width, n)
-        return total
-    half = count // 2
-    half -= half % _FEW
-    first = _summed(a, b, c, width, start, half)
-    return first + _summed(a, b, c, width, start + half, count - half)

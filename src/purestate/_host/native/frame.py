@@ -9,7 +9,6 @@ error, or 0.
 
 import ctypes
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,39 +26,22 @@ _DTYPES = {
     12: np.dtype(np.float64),
 }
 DATA, RANK, DIMENSIONS = 24, 32, 40  # of a buffer
-_ARRAY_DATA, _SCALAR_VALUE = 16, 8  # of an attribute
+_ARRAY_DATA = 16  # of an attribute
 _METADATA_KIND = 1
 _FUNCTIONS = 48  # the first function of the table, 8 bytes each
 CREATE_ERROR, DESTROY_ERROR, SCHEDULE = 0, 2, 11
 _UNKNOWN = 2  # the code of an error that is of no other kind
 
 
-def _caller(count: int) -> Callable[..., Any]:
-    """Return what calls a C function at an address, with so many int64 arguments."""
-    kinds = [ir.IntType(64)] * count
-    function = ir.FunctionType(ir.IntType(64), kinds).as_pointer()
+@intrinsic
+def _call(typing: Any, function: Any, argument: Any) -> Any:
+    """Call a C function at an address, with an address; return what it returns."""
+    kind = ir.FunctionType(ir.IntType(64), [ir.IntType(64)]).as_pointer()
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.call(builder.inttoptr(args[0], function), args[1:])
+        return builder.call(builder.inttoptr(args[0], kind), args[1:])
 
-    if count == 1:
-
-        @intrinsic
-        def call_one(typing: Any, address: Any, first: Any) -> Any:
-            return types.int64(types.int64, types.int64), codegen
-
-        return call_one
-
-    @intrinsic
-    def call_three(
-        typing: Any, address: Any, first: Any, second: Any, third: Any
-    ) -> Any:
-        return types.int64(*[types.int64] * 4), codegen
-
-    return call_three
-
-
-call_1, call_3 = _caller(1), _caller(3)
+    return types.int64(types.int64, types.int64), codegen
 
 
 @intrinsic(prefer_literal=True)
@@ -114,12 +96,6 @@ def data(buffer):
 
 
 @inline
-def rank(buffer):
-    """Return how many dimensions a buffer has."""
-    return load(buffer + RANK)
-
-
-@inline
 def dimensions(buffer):
     """Return where the dimensions of a buffer are, an int64 each."""
     return load(buffer + DIMENSIONS)
@@ -129,12 +105,6 @@ def dimensions(buffer):
 def attribute_array(frame, which):
     """Return where the numbers of an attribute are; they are sorted by their names."""
     return load(load(load(frame + _ATTRIBUTES) + 8 * which) + _ARRAY_DATA)
-
-
-@inline
-def attribute_scalar(frame, which):
-    """Return an attribute of one int64."""
-    return load(load(load(load(frame + _ATTRIBUTES) + 8 * which) + _SCALAR_VALUE))
 
 
 @inline
@@ -149,7 +119,7 @@ def create_error(frame, message):
     store(args, 28)
     store(args + 16, message)
     store_int(args + 24, _UNKNOWN)
-    return call_1(_function(frame, CREATE_ERROR), args)
+    return _call(_function(frame, CREATE_ERROR), args)
 
 
 @inline
@@ -158,7 +128,7 @@ def destroy_error(frame, error):
     args = _block(3)
     store(args, 24)
     store(args + 16, error)
-    call_1(_function(frame, DESTROY_ERROR), args)
+    _call(_function(frame, DESTROY_ERROR), args)
 
 
 @inline
@@ -169,7 +139,7 @@ def schedule(frame, task, job):
     store(args + 16, load(frame + _CONTEXT))
     store(args + 24, task)
     store(args + 32, job)
-    error = call_1(_function(frame, SCHEDULE), args)
+    error = _call(_function(frame, SCHEDULE), args)
     if error != 0:
         destroy_error(frame, error)
         return False

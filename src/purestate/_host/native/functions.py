@@ -40,6 +40,16 @@ def reachable(dispatcher: Any) -> Iterator[Any]:
                 todo.append(other)
 
 
+def needs_python(dispatcher: Any) -> bool:
+    """Return whether a compiled function has blocks of `numba.objmode`.
+
+    What is raised there lies in Python's state for the thread, which a thread of XLA
+    has only as long as it is in such a block: it would be lost.
+    """
+    found = (own for f in reachable(dispatcher) for own in f.overloads.values())
+    return any(own.lifted for own in found)
+
+
 def aborts(dispatcher: Any) -> bool:
     """Return whether numba would end the process if XLA's threads called a function.
 

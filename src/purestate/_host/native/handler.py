@@ -35,7 +35,6 @@ from purestate._host.native.numba_parts import inline, numba, types
 from purestate._host.native.pool import shared
 from purestate._host.native.raising import Record, guarded, note
 
-BATCH = "batch"  # the attribute: int64, as `batch_attribute` makes it
 # Compiled code stays for good, as XLA may call it for good: numba's libraries, and what
 # the code reads of Python. Not the functions themselves.
 _code: list[Any] = []

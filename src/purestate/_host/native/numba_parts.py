@@ -48,7 +48,7 @@ INTERNALS = {
         *("add_linking_libs", "call_conv.raise_error", "call_internal_no_propagate"),
         *("compile_internal", "get_python_api", "insert_const_string"),
     ),
-    "compiled": ("environment", "fndesc", "library", "signature"),
+    "compiled": ("environment", "fndesc", "library", "lifted", "signature"),
     "dispatcher": ("_can_compile", "overloads", "py_func", "targetoptions"),
     "callback": ("_library", "address"),
 }

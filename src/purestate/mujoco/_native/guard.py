@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from purestate._host.native.numba_parts import binding
+from purestate.errors import SimSpecError
 from purestate.mujoco._native.library import callbacks
 
 _LEVEL_ERROR = 3  # mjLOG_ERROR; the level is the first word of a message
@@ -95,13 +96,9 @@ def prepare(table: int) -> None:
     Args:
         table: the address of the table, which no other process has there.
     """
-    key = ctypes.c_uint()
-    create = ctypes.CDLL(None).pthread_key_create
-    if create(ctypes.byref(key), None):
-        raise OSError("the process has no key left for memory of its threads")
     text = _CODE.format(
         error=_LEVEL_ERROR,
-        key=key.value,
+        key=_thread_key(),
         size=_BUFFER,
         table=table,
         callbacks=_any_set(callbacks()),
@@ -115,6 +112,22 @@ def prepare(table: int) -> None:
     for name in ("steps", "table", "callbacks"):
         whole = f"purestate_mujoco_{name}"
         binding.add_symbol(whole, engine.get_function_address(whole))
+
+
+def _thread_key() -> int:
+    """Return a new key, under which each thread keeps an address of its own.
+
+    Raises:
+        SimSpecError: all keys of the process, a thousand or so, are taken.
+    """
+    key = ctypes.c_uint()
+    create: Any = ctypes.CDLL(None).pthread_key_create
+    if create(ctypes.byref(key), None):
+        raise SimSpecError(
+            'engine="native" cannot be had: the process has no key left for memory of '
+            "its threads. Leave engine= out."
+        )
+    return key.value
 
 
 def _any_set(known: Sequence[tuple[int, int]]) -> str:

@@ -55,7 +55,7 @@ _steps = types.ExternalFunction(
 def _entry(key):
     """Return the entry of a model, held, or 0 if nobody steps it any more."""
     found = load(_table() + 8 * (key & (table.BUCKETS - 1)))
-    while found != 0 and load(found) != key:
+    while found != 0 and load(found + 8 * table.KEY) != key:
         found = load(found + 8 * table.NEXT)
     if found == 0:
         return 0
@@ -130,57 +130,69 @@ def _step(entry, model, state):
 
 
 @inline
-def _steps_in_words(frame, batch, start, stop):
-    """Step some states of values and words; return 1 if one fails."""
-    axes, masks, key = load(batch), batch + 16, load(batch + 32)
-    entry = _entry(key)
-    if entry == 0:
-        return 1
-    model, size = load(entry + 8 * table.MODEL), load(entry + 8 * table.SIZE)
-    state, failed = np.empty(size), 0
-    for index in range(start, stop):
-        item = item_of(frame, axes, index, load(masks))
-        values = block(data(operand(frame, 0)) + 4 * size * item, size, _SINGLES)
-        item = item_of(frame, axes, index, load(masks + 8))
-        exact = block(data(operand(frame, 1)) + 8 * size * item, size, _DOUBLES)
-        for i in range(size):
-            value = values[i]
-            state[i] = exact[i]
-            is_tiny = abs(exact[i]) < TINY and abs(value) < TINY
-            if np.float32(exact[i]) != value and not is_tiny:
-                state[i] = value
-        if not _step(entry, model, state):
-            failed = 1
-            break
-        values = block(data(result(frame, 0)) + 4 * size * index, size, _SINGLES)
-        exact = block(data(result(frame, 1)) + 8 * size * index, size, _DOUBLES)
-        for i in range(size):
-            values[i] = state[i]
-            exact[i] = state[i]
-    atomic_add(entry + 8 * table.USERS, -1)
-    return failed
+def _read_words(frame, size, items, state):
+    """Merge values and words into a state."""
+    values = block(data(operand(frame, 0)) + 4 * size * items[0], size, _SINGLES)
+    exact = block(data(operand(frame, 1)) + 8 * size * items[1], size, _DOUBLES)
+    for i in range(size):
+        value = values[i]
+        state[i] = exact[i]
+        is_tiny = abs(exact[i]) < TINY and abs(value) < TINY
+        if np.float32(exact[i]) != value and not is_tiny:
+            state[i] = value
 
 
 @inline
-def _steps_in_doubles(frame, batch, start, stop):
-    """Step some states in double precision; return 1 if one fails."""
-    axes, mask, key = load(batch), load(batch + 16), load(batch + 24)
-    entry = _entry(key)
-    if entry == 0:
-        return 1
-    model, size = load(entry + 8 * table.MODEL), load(entry + 8 * table.SIZE)
-    state, failed = np.empty(size), 0
-    for index in range(start, stop):
-        item = item_of(frame, axes, index, mask)
-        values = block(data(operand(frame, 0)) + 8 * size * item, size, _DOUBLES)
-        state[:] = values
-        if not _step(entry, model, state):
-            failed = 1
-            break
-        values = block(data(result(frame, 0)) + 8 * size * index, size, _DOUBLES)
-        values[:] = state
-    atomic_add(entry + 8 * table.USERS, -1)
-    return failed
+def _write_words(frame, size, index, state):
+    """Split a state into values and words."""
+    values = block(data(result(frame, 0)) + 4 * size * index, size, _SINGLES)
+    exact = block(data(result(frame, 1)) + 8 * size * index, size, _DOUBLES)
+    for i in range(size):
+        values[i] = state[i]
+        exact[i] = state[i]
+
+
+@inline
+def _read_doubles(frame, size, items, state):
+    state[:] = block(data(operand(frame, 0)) + 8 * size * items[0], size, _DOUBLES)
+
+
+@inline
+def _write_doubles(frame, size, index, state):
+    block(data(result(frame, 0)) + 8 * size * index, size, _DOUBLES)[:] = state
+
+
+def _steps_of(operands: int, read: Any, write: Any) -> Any:
+    """Return what steps some simulations, and returns 1 if one fails.
+
+    Args:
+        operands: how many there are; the number of the model comes after their masks.
+        read: makes a state of an item of each.
+        write: makes results of a state.
+    """
+
+    @inline
+    def run(frame, batch, start, stop):
+        axes, masks = load(batch), batch + 16
+        entry = _entry(load(masks + 8 * operands))
+        if entry == 0:
+            return 1
+        model, size = load(entry + 8 * table.MODEL), load(entry + 8 * table.SIZE)
+        state, failed = np.empty(size), 0
+        items = np.empty(operands, np.int64)
+        for index in range(start, stop):
+            for which in range(operands):
+                mask = load(masks + 8 * which)
+                items[which] = item_of(frame, axes, index, mask)
+            read(frame, size, items, state)
+            if not _step(entry, model, state):
+                failed = 1
+                break
+            write(frame, size, index, state)
+        atomic_add(entry + 8 * table.USERS, -1)
+        return failed
+
+    return run
 
 
 @inline
@@ -196,7 +208,11 @@ def handler(is_double: bool) -> str:
         is_double: whether states are doubles, and not values and words.
     """
     guard.prepare(table.address())
-    run, task = shared(_steps_in_doubles if is_double else _steps_in_words, _discard)
+    if is_double:
+        steps = _steps_of(1, _read_doubles, _write_doubles)
+    else:
+        steps = _steps_of(2, _read_words, _write_words)
+    run, task = shared(steps, _discard)
     again = calling("purestate.mujoco._native.engine", "again")
 
     @numba.cfunc(handler_type(), nogil=True)

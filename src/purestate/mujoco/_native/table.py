@@ -90,7 +90,8 @@ def enter(
             entry.words[LIMITED] = limited.ctypes.data
             entry.words[MODEL] = model._address  # last: from now on it is stepped
         entry.owners.append(weakref.ref(owner))
-        weakref.finalize(owner, _leave, key)
+        # Not at exit: a program may still be stepping then.
+        weakref.finalize(owner, _leave, key).atexit = False
 
 
 def owner(key: int) -> Any:
