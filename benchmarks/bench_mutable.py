@@ -8,7 +8,6 @@ First calls, traces and memory come from a process per way.
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -23,7 +22,7 @@ if __package__ in (None, ""):
 import numpy as np
 
 from benchmarks import mistakes, report, script
-from benchmarks.harness import Clock
+from benchmarks.harness import Clock, resident
 from benchmarks.samples import Results
 from benchmarks.ways import SCANNED, WAYS, timer
 from benchmarks.workloads import WORKLOADS, Workload
@@ -203,14 +202,6 @@ def peak_memory() -> Iterator[Callable[[], float]]:
         done.set()
         thread.join()
         seen.append(resident())
-
-
-def resident() -> int:
-    """Return the bytes of this process that are in memory."""
-    told = Path("/proc/self/statm")
-    if not told.exists():  # not on Linux: nothing is reported
-        return 0
-    return int(told.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def show(results: Results) -> str:

@@ -9,6 +9,7 @@ and the work written in jax by hand. All wait for their result, so wall time cou
 """
 
 import argparse
+import contextlib
 import os
 import sys
 import time
@@ -25,7 +26,7 @@ import numpy as np
 
 import purestate as ps
 from benchmarks import native, report
-from benchmarks.harness import Clock, machine, progress, versions
+from benchmarks.harness import Clock, machine, progress, resident, versions
 from benchmarks.samples import Results, ratio
 
 SECTION = (
@@ -38,6 +39,7 @@ LENGTH = 1000  # steps of a scan
 BATCH = 1000
 NATIVE, CALLBACK, PURE = "native", "callback", "pure_callback"
 CPP, LOOP, JAX = "C++, jax.ffi", "numba, Python loop", "jax by hand"
+COST = "paid once"
 # Row, who, beside whom (None: microseconds), the most that is promised.
 BUDGETS = (
     ("jit, 8 B", NATIVE, CPP, 1.15),
@@ -113,7 +115,8 @@ def rows(quick: bool) -> dict[str, tuple[int, dict[str, Callable[[], Any]]]]:
     """Return, by name, how many units a run has, and a run for each rival."""
     from benchmarks import kernels
 
-    small, large = jnp.ones(2, jnp.float32), jnp.ones(1 << 18, jnp.float32)
+    small = jnp.ones(2, jnp.float32)
+    middle, large = (jnp.ones(1 << n, jnp.float32) for n in (15, 18))
     batch, eight = jnp.ones((BATCH, 2), jnp.float32), jnp.linspace(0, 1, 8)
     made = ways(kernels.add_one, out=like)
     both = made | plain(kernels.add_one, like)
@@ -122,6 +125,7 @@ def rows(quick: bool) -> dict[str, tuple[int, dict[str, Callable[[], Any]]]]:
         print(f"not measured: {CPP}: {in_cpp}")
     else:
         both |= {CPP: in_cpp}
+    short = lambda fn: scanned(fn, LENGTH // 10)  # noqa: E731
     found = {
         "jit, 8 B": (1, runs(both, jax.jit, small)),
         "scan, 8 B": (LENGTH, runs(both, scanned, small)),
@@ -129,6 +133,8 @@ def rows(quick: bool) -> dict[str, tuple[int, dict[str, Callable[[], Any]]]]:
             BATCH,
             runs(both, lambda fn: jax.jit(jax.vmap(fn)), batch),
         ),
+        "jit, 128 KiB": (1, runs(both | {JAX: lambda x: x + 1}, jax.jit, middle)),
+        "scan, 1 MiB": (LENGTH // 10, runs(both, short, large)),
         "jit, 1 MiB": (1, runs(both | {JAX: lambda x: x + 1}, jax.jit, large)),
     }
     threads = {
@@ -213,6 +219,43 @@ def sandpile(
     }
 
 
+def costs(clock: Clock, count: int) -> None:
+    """Measure once what is paid once: for a process, for a function, for a failure.
+
+    Must come first: what numba has compiled before, nobody pays for again.
+    """
+    from benchmarks import kernels
+
+    before, start = resident(), time.perf_counter()
+    ways(kernels.add_one, out=like)[NATIVE](np.ones(2, np.float32))
+    if (found := ps.host_function(kernels.add_one, out=like).lowering) != NATIVE:
+        raise RuntimeError(f"not native, but {found}")
+    clock.add("first use, seconds", "", COST, "s", [time.perf_counter() - start])
+    clock.add("first use, MB", "", COST, "MB", [(resident() - before) / 1e6])
+    x = jnp.ones(8, jnp.float32)
+    for name, options in (("a function", {}), ("a gradient, fd", {"grad": "fd"})):
+        seconds, memory = [], []
+        for _ in range(count):
+            made = ways(kernels.closure(), out=like, **options)[NATIVE]
+            made(np.asarray(x))  # numba's own share
+            wanted = jax.grad(lambda x, f=made: jnp.sum(f(x))) if options else made
+            traced = jax.jit(wanted).trace(x)
+            before, start = resident(), time.perf_counter()
+            traced.lower()
+            seconds.append(time.perf_counter() - start)
+            memory.append((resident() - before) / 1e6)
+        clock.add(f"{name}, seconds", "", COST, "s", seconds)
+        clock.add(f"{name}, MB", "", COST, "MB", memory)
+    failing = ps.jit(ways(kernels.fail, out=like)[NATIVE])
+    seconds = []
+    for _ in range(10 * count):
+        start = time.perf_counter()
+        with contextlib.suppress(ValueError):
+            failing(x)
+        seconds.append(time.perf_counter() - start)
+    clock.add("a call that fails, us", "", COST, "us", seconds, 1e6)
+
+
 def runs(
     made: dict[str, Callable[..., Any]],
     prepare: Callable[[Any], Callable[..., Any]],
@@ -270,10 +313,10 @@ def main() -> None:
     shown = ", ".join(f"{name} {version}" for name, version in found.items())
     print(f"{about['machine']}\n{shown}\n", flush=True)
     count, seconds = (9, 0.01) if chosen.quick else (51, 0.02)
-    todo = rows(chosen.quick)
-    with progress(len(todo)) as tell:
+    with progress(12) as tell:
         clock = Clock(count, seconds, tell)
-        for row, (units, made) in todo.items():
+        costs(clock, 5)
+        for row, (units, made) in rows(chosen.quick).items():
             timers = {name: sampler(run, units, seconds) for name, run in made.items()}
             clock.interleave(row, "", timers, rounds=count, unit="us", scale=1e6)
     print(show(clock.results))
@@ -288,13 +331,21 @@ def show(results: Results) -> str:
     """Return the table and the budgets, for the page of all benchmarks."""
     lines = [["", "", "us", "of native", "quartiles"]]
     for found in results.found:
+        if found.rival == COST:
+            continue
         ours = results.get(found.row, "", _first(results, found.row))
         low, middle, high = ratio([found], [ours]) or (0, 0, 0)
         spread = f"{report.number(low)} to {report.number(high)}"
         cells = [found.row, found.rival, report.number(found.median)]
         lines.append([*cells, report.number(middle), spread])
     table = "\n".join(report.aligned(lines, left=2))
-    return f"{LEGEND}\n{table}\n\n{budgets(results)}"
+    paid = [
+        [found.row, report.number(found.median)]
+        for found in results.found
+        if found.rival == COST
+    ]
+    once = "\n".join(report.aligned([["what is paid once", ""], *paid]))
+    return f"{LEGEND}\n{table}\n\n{budgets(results)}\n\n{once}"
 
 
 def _first(results: Results, row: str) -> str:

@@ -160,6 +160,14 @@ def machine() -> str:
     return f"{model}, {os.cpu_count()} cores, {platform.system()}"
 
 
+def resident() -> int:
+    """Return the bytes of this process that are in memory."""
+    told = Path("/proc/self/statm")
+    if not told.exists():  # not on Linux: nothing is reported
+        return 0
+    return int(told.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 @contextlib.contextmanager
 def progress(total: int) -> Iterator[Callable[[str], None]]:
     """Give a function that shows one more step done: a bar, or lines on stderr."""

@@ -3,6 +3,7 @@
 Needs numba, and is imported only to measure: the page is made without it.
 """
 
+import itertools
 import sys
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,28 @@ def slow(x):
     for _ in range(1000):
         y = np.sin(y)
     return y
+
+
+def closure():
+    """Return a function that nobody has compiled yet."""
+    factor = np.float32(next(_counter))
+
+    @numba.njit
+    def scaled(x):
+        return x * factor
+
+    return scaled
+
+
+_counter = itertools.count(1)
+
+
+@numba.njit
+def fail(x):
+    """Raise, always."""
+    if x.size:
+        raise ValueError("as it should")
+    return x
 
 
 @numba.njit
