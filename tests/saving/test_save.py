@@ -518,8 +518,8 @@ def test_a_load_takes_little_more_than_what_is_loaded(path):
     )
 
     # 192 MiB in leaves of 16. Arrays that jax took over from the reader would be there
-    # a second time after the step.
-    most = 192 + 2 * 16 + 64
+    # a second time after the step. XLA and malloc keep up to 100 for a while.
+    most = 192 + 128
     assert loading - before <= most
     assert loaded - before <= most
     assert stepped - before <= most
