@@ -16,9 +16,12 @@ setup := $(PYTHON) tools/environment.py --venv $(VENV) --goal "$(MAKECMDGOALS)" 
 	$(chosen) $(if $(WITHOUT),--without $(WITHOUT)) \
 	$(if $(CONSTRAINT),--constraint $(CONSTRAINT))
 # The examples of one document share their names, so a file stays in one worker.
-tests := -n $(WORKERS) --dist loadfile -m "not types" tests README.md docs src
+TESTS ?= tests README.md docs src
+tests := -n $(WORKERS) --dist loadfile -m "not types and not site" $(TESTS)
+SITE_URL ?= http://127.0.0.1:8000/
 
-.PHONY: help demo test test-gpu check lint types cov bench bench-quick clean
+.PHONY: help demo test test-gpu check lint types cov docs docs-serve bench \
+	bench-quick package clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -64,6 +67,16 @@ test-gpu: ## laws, donation and host functions on the GPU of this machine
 		tests/host/test_laws.py tests/host/test_calls.py tests/host/test_results.py \
 		tests/host/test_batches.py tests/host/test_grad.py $(ARGS)
 
+docs: ## the site, built strictly into out/site, then looked at by a browser
+	@$(setup) docs
+	@$(python) tools/browser.py
+	SITE_URL=$(SITE_URL) $(python) -m mkdocs build --quiet --strict
+	$(python) -m pytest -m site tests/test_site.py $(ARGS)
+
+docs-serve: ## the site on this machine, built again when a page changes
+	@$(setup) docs
+	$(python) -m mkdocs serve
+
 bench: ## speed, against others; writes docs/benchmarks.md
 	@$(setup) bench
 	$(python) -m benchmarks $(ARGS)
@@ -72,7 +85,11 @@ bench-quick: ## the same in a minute, roughly; writes to out/
 	@$(setup) bench
 	$(python) -m benchmarks --quick $(ARGS)
 
+package: ## wheel and sdist in dist/, tried as those would who install them
+	@$(setup) package
+	$(python) tools/package.py $(ARGS)
+
 clean: ## remove environments, caches and outputs
-	rm -rf .venv .venv-newest .venv-lowest out build dist htmlcov .coverage \
+	rm -rf .venv .venv-newest .venv-lowest .venv-docs .venv-package out build dist htmlcov .coverage \
 		.coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -37,6 +37,8 @@ TARGETS = {
         2,
     ),
     "bench": (["bench", "examples", "mujoco", "numba"], [], 1),
+    "docs": (["docs", "testing"], ["pytest"], 1),
+    "package": ([], ["build", "check-jsonschema", "twine"], 1),
 }
 
 

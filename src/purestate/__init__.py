@@ -86,7 +86,7 @@ __all__ = [
     "vmap",
     "where",
 ]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Imported when they are first asked for: a fifth of the files, which programs without
 # host functions do not need.

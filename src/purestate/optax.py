@@ -42,14 +42,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-try:
-    import optax
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "purestate.optax needs optax, the extra `optax`: pip install optax.",
-        name="optax",
-    ) from error
-
 from purestate._inspect.key_paths import path_text
 from purestate._instance.leaves import Leaves, floats, leaves
 from purestate._schema.fields import field, static
@@ -62,6 +54,10 @@ from purestate._schema.static_values import (
 from purestate._schema.text import function_name, root_name
 from purestate._state.state import State
 from purestate.errors import OptimizerError
+from purestate.errors._text import needs_extra
+
+with needs_extra("purestate.optax", "optax", "optax"):
+    import optax
 
 _M = TypeVar("_M")
 

@@ -306,7 +306,7 @@ def test_without_mujoco_the_import_says_what_to_install():
     done = python(code)
 
     assert (
-        "ModuleNotFoundError: purestate.mujoco needs MuJoCo, the extra `mujoco`: pip "
+        "ModuleNotFoundError: purestate.mujoco needs mujoco, the extra `mujoco`: pip "
         "install mujoco." in done.stderr
     )
 

@@ -10,7 +10,7 @@ import pytest
 import purestate_pytest
 from purestate.errors import BackendError
 from purestate.testing import _backends
-from tests.helpers import ROOT
+from tests.helpers import ROOT, python
 
 TESTS = """
 import hypothesis, jax, pytest, purestate as ps, purestate.testing as pst
@@ -269,3 +269,15 @@ import purestate_pytest
     assert 1 == code, text
     assert "1 failed, 1 passed" in text
     assert "test_key: kept[<Failing>]" in text
+
+
+@pytest.mark.parametrize("missing", ["hypothesis", "chex"])
+def test_without_what_testing_needs_the_import_says_what_to_install(missing):
+    done = python(
+        f"import sys; sys.modules['{missing}'] = None; import purestate.testing"
+    )
+
+    assert (
+        "ModuleNotFoundError: purestate.testing needs hypothesis and chex, the extra "
+        "`testing`: pip install hypothesis chex." in done.stderr
+    )

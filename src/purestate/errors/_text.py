@@ -1,7 +1,8 @@
-"""Pieces of messages: a value cut short, and the name that was meant."""
+"""Pieces of messages: a value cut short, the name that was meant, a missing extra."""
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 
 def short(value: object, limit: int = 60) -> str:
@@ -27,3 +28,24 @@ def nearest(name: str, known: Iterable[str], kind: str = "fields") -> str:
     if not names:
         return f"it has no {kind}."
     return f"its {kind} are {', '.join(names)}."
+
+
+@contextlib.contextmanager
+def needs_extra(module: str, extra: str, *packages: str) -> Iterator[None]:
+    """Have an import that fails name the extra that a module needs.
+
+    Args:
+        module: what cannot be imported without it.
+        extra: its name.
+        packages: what it installs, and the block imports.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name not in packages:
+            raise
+        raise ModuleNotFoundError(
+            f"{module} needs {' and '.join(packages)}, the extra `{extra}`: "
+            f"pip install {' '.join(packages)}.",
+            name=error.name,
+        ) from error

@@ -8,14 +8,10 @@ import contextlib
 import importlib
 from typing import Any
 
-try:
-    import mujoco as _mujoco
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "purestate.mujoco needs MuJoCo, the extra `mujoco`: pip install mujoco.",
-        name="mujoco",
-    ) from error
+from purestate.errors._text import needs_extra
 
+with needs_extra("purestate.mujoco", "mujoco", "mujoco"):
+    import mujoco as _mujoco
 
 mujoco: Any = _mujoco
 _batch: Any = None

@@ -8,6 +8,13 @@ Needs the extra `testing`: hypothesis and chex.
 >>> pst.assert_same(Counter(), Counter())
 """
 
+from purestate.errors._text import needs_extra
+
+# Before what imports them.
+with needs_extra("purestate.testing", "testing", "hypothesis", "chex"):
+    import chex as _chex
+    import hypothesis as _hypothesis
+
 from purestate.testing._backends import backends
 from purestate.testing._check_call import check_host, check_method
 from purestate.testing._check_state import check_state
@@ -39,6 +46,7 @@ __all__ = [
     "trees",
 ]
 
+del _chex, _hypothesis
 # What tracebacks, pickles and help() show is where an object is public.
 for _name in __all__:
     globals()[_name].__module__ = __name__
