@@ -1,18 +1,27 @@
 """Print the comparison table of README.md: one probe per row, run on each library.
 
 Every probe writes the same small class the way the library's own documentation does,
-frozen where that is an option, and returns what happened in a few words. The extra
-`bench` brings the libraries; those that are not installed are left out.
+frozen where that is an option, and returns what happened in a few words. What a library
+has no words for is a no. The extra `bench` brings the libraries and pyright; those that
+are not installed are left out.
 """
 
 import dataclasses
 import functools
 import importlib.metadata
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
 import types
 import warnings
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
 
 import purestate as ps
 
@@ -50,6 +59,22 @@ class Library:
         """Set `state.inner.x` in one call."""
         raise NotImplementedError
 
+    def saved(self, state, like):
+        """Write a state to a file, and return what a process reads that has `like`."""
+        raise NotImplementedError
+
+    def split(self, state, mesh):
+        """Return the sharding of `x` that its class declares, for a mesh."""
+        raise NotImplementedError
+
+    def host(self, function):
+        """Return a numpy function with a gradient, as one of programs."""
+        raise NotImplementedError
+
+    # A class with a field `x`, and an update of it, as text.
+    header = ""
+    update = "dataclasses.replace(box, {}=2)"
+
 
 class Purestate(Library):
     name = package = "purestate"
@@ -61,6 +86,22 @@ class Purestate(Library):
 
     def set_inner(self, state, value):
         return state.at(lambda s: s.inner.x).set(value)
+
+    def saved(self, state, like):
+        with tempfile.TemporaryDirectory() as folder:
+            ps.save(f"{folder}/box.safetensors", state)
+            return ps.load(f"{folder}/box.safetensors", type(like))
+
+    def split(self, state, mesh):
+        split = ps.field(spec=PartitionSpec("devices"))
+        cls = self.declare("Split", {"x": jax.Array}, x=split)
+        return ps.shardings(cls(x=state.x), mesh).x
+
+    def host(self, function):
+        return ps.host_function(function, grad="fd")
+
+    header = "import purestate as ps\nclass Box(ps.State):"
+    update = "box.replace({}=2)"
 
     def replace(self, state, **changes):
         return state.replace(**changes)
@@ -92,6 +133,13 @@ class Equinox(Library):
     def set_inner(self, state, value):
         return self.eqx.tree_at(lambda s: s.inner.x, state, value)
 
+    def saved(self, state, like):
+        with tempfile.TemporaryDirectory() as folder:
+            self.eqx.tree_serialise_leaves(f"{folder}/box.eqx", state)
+            return self.eqx.tree_deserialise_leaves(f"{folder}/box.eqx", like)
+
+    header = "import equinox as eqx\nclass Box(eqx.Module):"
+
 
 class FlaxStruct(Library):
     name = "flax.struct"
@@ -111,6 +159,15 @@ class FlaxStruct(Library):
     def replace(self, state, **changes):
         return state.replace(**changes)
 
+    def saved(self, state, like):
+        import flax.serialization
+
+        data = flax.serialization.to_bytes(state)
+        return flax.serialization.from_bytes(like, data)
+
+    header = "from flax import struct\n@struct.dataclass\nclass Box:"
+    update = "box.replace({}=2)"
+
 
 class Chex(Library):
     name = "chex.dataclass"
@@ -126,6 +183,9 @@ class Chex(Library):
 
     def replace(self, state, **changes):
         return state.replace(**changes)
+
+    header = "import chex\n@chex.dataclass(frozen=True)\nclass Box:"
+    update = "box.replace({}=2)"
 
 
 class JaxDataclasses(Library):
@@ -151,6 +211,9 @@ class JaxDataclasses(Library):
             new.inner.x = value
         return new
 
+    header = "import jax_dataclasses as jdc\n@jdc.pytree_dataclass\nclass Box:"
+    update = "jdc.replace(box, {}=2)"
+
 
 class Registered(Library):
     name = "frozen dataclass"
@@ -166,6 +229,8 @@ class Registered(Library):
 
     def static(self):
         return dataclasses.field(metadata={"static": True})
+
+    header = "@dataclasses.dataclass(frozen=True)\nclass Box:"
 
 
 LIBRARIES = (Purestate, Equinox, FlaxStruct, Chex, JaxDataclasses, Registered)
@@ -299,6 +364,54 @@ def inner(lib):
         return False
 
 
+def typo(lib):
+    """pyright knows the names in a replace, and refuses a misspelt one"""
+    updates = "\n".join(lib.update.format(name) for name in ("x", "y"))
+    code = f"import dataclasses\n{lib.header}\n    x: int\nbox = Box(x=1)\n{updates}\n"
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder) / "box.py"
+        file.write_text(code)
+        options = ["--pythonpath", sys.executable, "--pythonversion", "3.13"]
+        command = [PYRIGHT, *options, "--outputjson", file]
+        # There, since a pyproject.toml of this folder would have its say.
+        done = subprocess.run(command, cwd=folder, capture_output=True, check=False)
+    found = json.loads(done.stdout)["generalDiagnostics"]
+    last = len(code.splitlines()) - 1
+    return [last] == sorted({one["range"]["start"]["line"] for one in found})
+
+
+def saved(lib):
+    """a file without pickle gives back arrays, and static fields"""
+    try:
+        cls = lib.declare("Box", {"x": jax.Array, "power": int}, static=["power"])
+        box = lib.saved(cls(x=jnp.ones(3), power=3), cls(x=jnp.zeros(3), power=2))
+    except NotImplementedError:
+        return False
+    if box.x.tolist() != [1, 1, 1]:
+        return False
+    return True if box.power == 3 else "arrays"
+
+
+def split(lib):
+    """a field says how its array is split over devices"""
+    box = lib.declare("Box", {"x": jax.Array})(x=jnp.ones(3))
+    try:
+        sharding = lib.split(box, jax.make_mesh((1,), ("devices",)))
+    except NotImplementedError:
+        return False
+    return sharding.spec == PartitionSpec("devices")
+
+
+def host(lib):
+    """numpy code under `jit`, `vmap` and `grad`"""
+    try:
+        square = lib.host(lambda x: np.square(x))
+    except NotImplementedError:
+        return False
+    slopes = jax.jit(jax.vmap(jax.grad(square)))(jnp.arange(3.0))
+    return bool(jnp.allclose(slopes, 2 * jnp.arange(3.0), atol=1e-2))
+
+
 PROBES = (
     assignment,
     static_array,
@@ -310,8 +423,13 @@ PROBES = (
     cached,
     equality,
     inner,
+    typo,
+    saved,
+    split,
+    host,
 )
 NEED_STATIC = (static_array, typed_static)
+PYRIGHT = shutil.which("pyright", path=pathlib.Path(sys.executable).parent)
 
 
 def _assign(self, name, value):
@@ -344,6 +462,8 @@ def answer(probe, lib):
     """Return what the table says about one library."""
     if probe in NEED_STATIC and lib.name == "chex.dataclass":
         return "no static fields"
+    if probe is typo and PYRIGHT is None:
+        return "not asked: no pyright"
     result = probe(lib)
     return {True: "yes", False: "no"}.get(result, result)
 

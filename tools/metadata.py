@@ -24,7 +24,9 @@ class Metadata(MetadataHookInterface):
         def absolute(match):
             target = match[1]
             if not (root / target).exists():
-                raise FileNotFoundError(f"README.md links to {target}, which is missing")
+                raise FileNotFoundError(
+                    f"README.md links to {target}, which is missing"
+                )
             kind = "raw" if pathlib.Path(target).suffix in PICTURES else "blob"
             return f"]({repository}/{kind}/{tag}/{target}"
 

@@ -18,7 +18,9 @@ import venv
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Of the sdist: what reads other files than the package's own.
-TESTS = "tests/test_house.py tests/test_benchmarks.py tests/test_package.py README.md docs"
+TESTS = (
+    "tests/test_house.py tests/test_benchmarks.py tests/test_package.py README.md docs"
+)
 
 
 def main():

@@ -328,5 +328,8 @@ def _pattern(names: tuple[str, ...]) -> str:
 _LISTED = 12  # of the leaves of a tree, in a text
 
 
-# Floating-point arrays; Python floats, complex numbers, integers and keys are not.
 floats = leaves(is_float)
+"""The choice of the floating-point arrays, which is what `grad` differentiates.
+
+Python floats, complex numbers, integers and keys are not among them.
+"""

@@ -41,7 +41,8 @@ def partition(tree: _T, where: Leaves | Callable[[_T], Any] | Names) -> tuple[_T
             fields, as in a gradient.
 
     Raises:
-        PlaceError, FieldError: `where` means nothing in the tree.
+        PlaceError: a path in `where` leads to no leaf.
+        FieldError: `where` names no field.
 
     >>> import jax, jax.numpy as jnp, purestate as ps
     >>> class Net(ps.State):

@@ -16,9 +16,12 @@ import jax.numpy as jnp
 
 if TYPE_CHECKING:
     Array: TypeAlias = jax.Array | Any
+    """The annotation of a field that is given Python numbers, `count: ps.Array = 0`.
+
+    It is `jax.Array` when the program runs, and fields with that take numbers as well;
+    but a type checker that sees `jax.Array` refuses the number.
+    """
 else:
-    # What users see as `ps.Array`: a field that also takes numbers, as all fields of
-    # arrays do. A checker that sees `jax.Array` rejects `count: jax.Array = 0`.
     Array = jax.Array
 
 _NUMBERS = (bool, int, float, complex)

@@ -52,20 +52,20 @@ class State(Holder):
     `jit`, `vmap`, `grad` and `scan`.
 
     Class keywords:
-        kw_only: make the fields keyword-only, as in `dataclasses.dataclass`.
-        strict: updates must keep every field's shape, dtype and structure.
-        frozen: True, the default, is all that it can be.
-        version: a number that files record, 0 if not given; inherited.
-        was: the name that the class had before, or a tuple of them; not inherited.
+        - `kw_only`: make the fields keyword-only, as in `dataclasses.dataclass`.
+        - `strict`: updates must keep every field's shape, dtype and structure.
+        - `frozen`: True, the default, is all that it can be.
+        - `version`: a number that files record, 0 if not given; inherited.
+        - `was`: the name that the class had before, or a tuple of them; not inherited.
 
     Hooks that a subclass may define:
-        `__init__`: assigns fields with `self.x = ...`.
-        `__post_init__`: as in dataclasses; computes `init=False` fields.
-        `__check__`: raises, or returns False, if an invariant does not hold. Runs for
-            every class in the hierarchy, base first, after construction and `replace`,
-            and not while a value is traced.
-        `__migrate__`: a static method, `(saved, version) -> dict`, that changes what a
-            file of an earlier `version` holds into what the class expects.
+        - `__init__`: assigns fields with `self.x = ...`.
+        - `__post_init__`: as in dataclasses; computes `init=False` fields.
+        - `__check__`: raises, or returns False, if an invariant does not hold. Runs for
+          every class in the hierarchy, base first, after construction and `replace`,
+          and not while a value is traced.
+        - `__migrate__`: a static method, `(saved, version) -> dict`, that changes what
+          a file of an earlier `version` holds into what the class expects.
 
     Raises:
         DeclarationError: when the class is made, for a body that cannot be a State.

@@ -99,7 +99,8 @@ def grad(
 
     Raises:
         NothingToDifferentiateError: when called, if no leaf is floating-point.
-        FieldError, PlaceError: when called, if `wrt` names nothing.
+        FieldError: when called, if `wrt` names no field.
+        PlaceError: when called, if a path in `wrt` leads to no leaf.
 
     >>> import jax, jax.numpy as jnp, purestate as ps
     >>> class Train(ps.State):

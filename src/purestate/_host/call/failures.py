@@ -186,8 +186,8 @@ def surface_errors(wait: bool = True) -> Iterator[None]:
             that an error cannot leave a later line.
 
     Raises:
-        Whatever a host function raised inside the block, if the block did not handle
-        it, and, of another thread, if that did not.
+        Exception: whatever a host function raised inside the block, if the block did
+            not handle it, and, of another thread, if that did not.
 
     >>> import jax, jax.numpy as jnp, purestate as ps
     >>> @ps.host_function(out=jax.ShapeDtypeStruct((), jnp.float32))
