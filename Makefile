@@ -70,12 +70,12 @@ test-gpu: ## laws, donation and host functions on the GPU of this machine
 docs: ## the site, built strictly into out/site, then looked at by a browser
 	@$(setup) docs
 	@$(python) tools/browser.py
-	SITE_URL=$(SITE_URL) $(python) -m mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 SITE_URL=$(SITE_URL) $(python) -m mkdocs build --quiet --strict
 	$(python) -m pytest -m site tests/test_site.py $(ARGS)
 
 docs-serve: ## the site on this machine, built again when a page changes
 	@$(setup) docs
-	$(python) -m mkdocs serve
+	NO_MKDOCS_2_WARNING=1 $(python) -m mkdocs serve
 
 bench: ## speed, against others; writes docs/benchmarks.md
 	@$(setup) bench

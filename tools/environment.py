@@ -37,7 +37,7 @@ TARGETS = {
         2,
     ),
     "bench": (["bench", "examples", "mujoco", "numba"], [], 1),
-    "docs": (["docs", "testing"], ["pytest"], 1),
+    "docs": (["docs", "testing"], ["pytest", "sybil"], 1),
     "package": ([], ["build", "check-jsonschema", "twine"], 1),
 }
 
