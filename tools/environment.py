@@ -182,7 +182,9 @@ def newer_python():
 def install(options):
     extras, packages, minutes = TARGETS[options.target]
     extras = [extra for extra in extras if extra != options.without]
-    wanted = ["--editable", f"{ROOT}[{','.join(extras)}]", *packages]
+    # What builds the package must not stand on an installed one.
+    own = ["--editable", f"{ROOT}[{','.join(extras)}]"] if extras else []
+    wanted = [*own, *packages]
     if options.constraint:
         wanted += ["--constraint", os.path.abspath(options.constraint)]
     stamp = os.path.join(options.venv, f"purestate-{options.target}.stamp")

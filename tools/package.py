@@ -79,7 +79,8 @@ def try_sdist(sdist, folder):
     with tarfile.open(sdist) as file:
         file.extractall(folder, filter="data")
     (inside,) = folder.iterdir()
-    run("make", "test", f"PYTHON={sys.executable}", f"TESTS={TESTS}", cwd=inside)
+    variables = ["VENV=.venv", f"PYTHON={sys.executable}", f"TESTS={TESTS}"]
+    run("make", "test", *variables, cwd=inside)
 
 
 def run(*command, **options):
