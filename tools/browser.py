@@ -39,7 +39,10 @@ def install():
             subprocess.call(["apt-get", "install", "-y", "-qq", *packages], **quiet)
     if find() is None:
         print("browser: asking Playwright for a chromium", flush=True)
-        subprocess.call([sys.executable, "-m", "playwright", "install", "chromium"])
+        command = [sys.executable, "-m", "playwright", "install", "chromium"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            print(f"browser: {done.stderr.strip().splitlines()[0]}")
 
 
 if __name__ == "__main__":
