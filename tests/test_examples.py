@@ -388,6 +388,22 @@ def test_the_page_on_state_explains_errors_that_exist():
     assert ours <= set(errors.__all__)
 
 
+def test_the_home_page_shows_the_error_as_it_is():
+    class Box(ps.State):
+        cache: jax.Array
+
+        @jax.jit
+        def apply(self, x):
+            self.cache = x
+
+    page = (DOCS / "index.md").read_text()
+    shown = re.search(r"purestate\.errors\.FrozenStateError: (.*?)```", page, re.DOTALL)
+    with pytest.raises(errors.FrozenStateError) as caught:
+        Box(cache=np.zeros(3)).apply(np.ones(3))
+
+    assert shown[1].split() == str(caught.value).split()
+
+
 def test_the_menu_of_the_site_has_every_page():
     menu = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
     names = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}

@@ -51,7 +51,8 @@ def test_the_release_workflow_asks_for_the_address_before_it_publishes():
     text = (ROOT / ".github" / "workflows" / "release.yml").read_text()
     build, publish = text.split("\n  publish:\n")
 
-    assert 'make package ARGS="--release --tag $TAG"' in build
+    assert "make package ARGS=--release\n" in build
+    assert "RELEASE_TAG: ${{ github.ref_name }}\n" in build
     assert "id-token" not in build
     assert "needs: build" in publish
     assert "id-token: write" in publish

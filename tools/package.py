@@ -2,7 +2,8 @@
 
 The wheel goes into an environment without extras, where `smoke.py` looks at it; in the
 unpacked sdist `make test` runs the tests that read files of the repository. With
-`--release`, refuse while the repository's address is a placeholder.
+`--release`, refuse while the repository's address is a placeholder. RELEASE_TAG in the
+environment must be `v` and the version.
 """
 
 import argparse
@@ -27,7 +28,6 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", default="dist", help="folder of the wheel and sdist")
     parser.add_argument("--release", action="store_true", help="for publishing")
-    parser.add_argument("--tag", help="of the release: v and the version")
     options = parser.parse_args()
     if options.release:
         require_address()
@@ -36,8 +36,9 @@ def main():
     run(sys.executable, "-m", "build", "--outdir", out, ROOT)
     (wheel,), (sdist,) = out.glob("*.whl"), out.glob("*.tar.gz")
     version = wheel.name.split("-")[1]
-    if options.tag not in (None, f"v{version}"):
-        sys.exit(f"package.py: the tag is {options.tag}, and the version {version}")
+    tag = os.environ.get("RELEASE_TAG", f"v{version}")
+    if tag != f"v{version}":
+        sys.exit(f"package.py: the tag is {tag}, and the version {version}")
     run(sys.executable, "-m", "twine", "check", "--strict", wheel, sdist)
     check_schemas()
     with tempfile.TemporaryDirectory() as folder:
