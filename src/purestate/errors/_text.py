@@ -15,8 +15,11 @@ def short(value: object, limit: int = 60) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """Return an error as the last line of a traceback has it."""
-    return f"{type(error).__name__}: {error}"
+    """Return an error as the last line of a traceback has it; never raises."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception as other:  # noqa: BLE001  # whatever a user's __str__ raises
+        return f"{type(error).__name__}, whose text raises {type(other).__name__}"
 
 
 def nearest(name: str, known: Iterable[str], kind: str = "fields") -> str:

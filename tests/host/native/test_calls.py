@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -337,6 +338,29 @@ def test_two_hundred_exceptions_leave_nothing_behind():
     assert resident() - before < 2**20
 
 
+class Unreadable(Exception):
+    def __str__(self):
+        return f"code {self.args[1]}"
+
+
+def test_an_exception_whose_text_raises_is_not_lost():
+    @numba.njit
+    def failing(x):
+        if x[0] > 0:
+            raise Unreadable("x")
+        return x
+
+    fn = host(failing, out=lambda x: x)
+
+    with pytest.raises(Unreadable) as caught:
+        ps.jit(fn)(jnp.ones(2))
+    assert ("x",) == caught.value.args
+    with pytest.raises(
+        jax.errors.JaxRuntimeError, match="Unreadable, whose text raises"
+    ):
+        jax.block_until_ready(jax.jit(fn)(jnp.ones(2)))
+
+
 # --- what numba cannot compile -----------------------------------------------------------
 
 
@@ -358,6 +382,128 @@ def test_writing_to_an_argument_is_refused_while_tracing():
     while causes[-1].__cause__ is not None:
         causes.append(causes[-1].__cause__)
     assert isinstance(causes[-1], numba.core.errors.TypingError)
+
+
+def test_signatures_for_other_arrays_are_refused_and_writable_takes_them():
+    summed = numba.njit("float32[::1](float32[::1])")(lambda x: x + x)
+    text = (
+        r"^numba cannot compile <lambda> \(.*\) for float32\[3\]: it is compiled for "
+        r"signatures of its own, and for none that these are\.\nLeave the signatures out; "
+        r"or say writable=True if they are for arrays that may be written to, and get "
+        r"copies\."
+    )
+
+    with pytest.raises(HostSpecError, match=text):
+        jax.jit(host(summed, out=lambda x: x))(X[0])
+    fn = host(summed, out=lambda x: x, writable=True)
+    assert is_native(fn, X[0])
+    assert (jax.jit(fn)(X[0]) == 2 * X[0]).all()
+
+
+# --- writes that numba does not see ------------------------------------------------------
+
+
+@numba.njit
+def through_contiguous(x):
+    y = np.ascontiguousarray(x)
+    y[0] = 9
+    return y.sum()
+
+
+@numba.njit
+def through_fortran(x):
+    y = np.asfortranarray(x)
+    y[0] = 9
+    return y.sum()
+
+
+@numba.njit
+def through_flat(x):
+    x[::2].flat[0] = 9
+    return x.sum()
+
+
+@numba.njit
+def through_nditer(x):
+    for v in np.nditer(x):
+        v[()] = 9
+    return x.sum()
+
+
+@numba.njit
+def through_diagonal(x):
+    y = x.reshape(1, x.size)
+    np.fill_diagonal(y, 9)
+    return x.sum()
+
+
+@numba.njit
+def through_dot(x):
+    np.dot(np.eye(x.size, dtype=np.float32)[::-1].copy(), x, x)
+    return x.sum() + x[0]
+
+
+@numba.njit
+def through_another(x):
+    return through_flat(x) + 1
+
+
+LEAKS = [
+    through_contiguous,
+    through_fortran,
+    through_flat,
+    through_nditer,
+    through_diagonal,
+    through_dot,
+    through_another,
+]
+
+
+@pytest.mark.parametrize("fn", LEAKS, ids=lambda fn: fn.py_func.__name__)
+@pytest.mark.parametrize("options", [{}, {"upcast": True}, {"vmap": "threads"}])
+def test_writes_that_numba_does_not_see_change_no_other_value(fn, options):
+    if options and fn is through_dot:
+        pytest.skip("its matrix has one dtype")
+    leaking = host(fn, out=lambda x: jax.ShapeDtypeStruct((), x.dtype), **options)
+    given = jnp.arange(1.0, 13).reshape(4, 3)
+    whole = jax.jit(lambda x, c: (jax.vmap(leaking)(x), leaking(c), x + 0, c + 0))
+    constant = np.array([1, 2, 3], np.float32)
+
+    assert is_native(whole, given, constant)
+    assert is_native(lambda: leaking(constant))
+    first, alone, rows, row = whole(given, constant)
+    again = jax.jit(lambda: (leaking(jnp.asarray(constant)), jnp.asarray(constant)))
+
+    assert alone == fn(constant.copy())
+    assert [float(fn(np.array(r))) for r in np.array(given)] == first.tolist()
+    assert [1, 2, 3] == row.tolist() == again()[1].tolist() == again()[1].tolist()
+    assert np.arange(1, 13).tolist() == rows.ravel().tolist() == given.ravel().tolist()
+
+
+@pytest.mark.parametrize("grad", ["fd", "fd-forward"])
+def test_writes_that_numba_does_not_see_change_no_difference(grad):
+    leaking = host(numba.njit(lambda x: overwritten(x)), grad=grad, upcast=True)
+    v = jnp.array([3.0, 5.0, 7.0])
+
+    assert is_native(jax.grad(leaking), v)
+    assert np.allclose(jax.jit(jax.grad(leaking))(v), 2 * v, rtol=1e-3)
+    assert np.allclose(jax.jit(jax.jacfwd(leaking))(v), 2 * v, rtol=1e-3)
+    assert [3, 5, 7] == v.tolist()
+
+
+@numba.njit
+def overwritten(x):
+    total = (x * x).sum()
+    x.flat[1] = 100
+    return total
+
+
+def test_functions_that_only_read_get_no_copies():
+    from purestate._host.native.functions import may_write
+
+    assert not may_write(triple)
+    assert not may_write(numba.njit(lambda a, b: np.dot(a, b)))
+    assert may_write(numba.njit(lambda a, b, c: np.dot(a, b, c)))
 
 
 def test_what_numba_does_not_know_is_refused_while_tracing():
@@ -441,9 +587,41 @@ def looked_up(table, x):
     return table[int(x[0])]
 
 
+HERE = sys.modules[__name__]
+
+
+def behind_a_class():
+    @numba.experimental.jitclass([("n", numba.int64)])
+    class Looking:
+        def __init__(self, n):
+            self.n = n
+
+        def at(self, x):
+            return in_python(x)
+
+    return numba.njit(lambda x: Looking(1).at(x))
+
+
+BLOCKS = {
+    "a global": lambda: numba.njit(lambda x: in_python(x)),
+    "a module": lambda: numba.njit(lambda x: HERE.in_python(x)),
+    "a tuple": lambda f=(in_python,): numba.njit(lambda x: f[0](x)),
+    "a default": lambda: numba.njit(with_function),
+    "a class": behind_a_class,
+}
+
+
+def with_function(x, f=in_python):
+    return f(x)
+
+
 @pytest.mark.parametrize("mode", ["loop", "threads"])
-def test_blocks_of_python_make_a_callback_and_lose_no_exception(mode):
-    fn = host(numba.njit(lambda x: in_python(x)), out=lambda x: x, vmap=mode)
+@pytest.mark.parametrize("behind", BLOCKS)
+@pytest.mark.filterwarnings("ignore:First-class function type")  # of numba, in a tuple
+def test_blocks_of_python_make_a_callback_and_lose_no_exception(behind, mode):
+    fn = host(BLOCKS[behind](), out=lambda x: x, vmap=mode)
+    assert "pure" == fn.lowering
+    assert "it has blocks of numba.objmode, which need Python" == fn.why_not_native
     step = ps.jit(jax.vmap(fn))
     rows = jnp.ones((9, 3))
 

@@ -62,6 +62,20 @@ def test_what_a_dispatcher_has_compiled_is_still_there():
     assert {} == {k: v for k, v in fn.targetoptions.items() if k == "forceobj" and v}
 
 
+def test_a_compiled_class_still_has_its_methods():
+    @numba.experimental.jitclass([("k", numba.float64)])
+    class Scaled:
+        def __init__(self, k):
+            self.k = k
+
+        def of(self, x):
+            return self.k * x
+
+    assert "JitClassType" == type(Scaled).__name__
+    (name,) = parts.INTERNALS["class"]
+    assert {"__init__", "of"} == set(getattr(Scaled.class_type, name))
+
+
 def test_a_callback_of_numba_still_has_an_address():
     made = numba.cfunc(numba.types.int64(numba.types.int64))(lambda x: x)
 

@@ -439,3 +439,39 @@ def test_integers_among_the_arguments_stay_what_they_are(monkeypatch):
 
     assert_same(monkeypatch, jax.grad(total, (0, 1)), A, B)
     assert_same(monkeypatch, jax.grad(total), A, B)
+
+
+def test_none_inside_of_an_argument_is_refused_either_way(monkeypatch):
+    fn = host(
+        numba.njit(lambda pair, b: pair[0] * pair[1][0] + b),
+        vjp=numba.njit(lambda args, ct: ((ct, None), ct)),
+    )
+
+    def summed(x):
+        return fn((x, (x,)), x).sum()
+
+    for lowering in ("native", "pure"):
+        monkeypatch.setenv("PURESTATE_HOST_LOWERING", lowering)
+        jax.clear_caches()
+        with pytest.raises(HostSpecError, match="another structure than that of arg"):
+            ps.jit(jax.grad(summed))(B)
+
+
+def test_a_rule_may_write_to_arguments_and_to_no_cotangent(monkeypatch):
+    @numba.njit
+    def to_argument(args, ct):
+        args[0][:] = 2
+        return args[0] * ct
+
+    @numba.njit
+    def to_cotangent(args, ct):
+        ct[0] = 2
+        return ct
+
+    square = numba.njit(lambda x: x * x)
+    fn = host(square, vjp=to_argument, writable=True)
+    assert_same(monkeypatch, jax.grad(lambda x: fn(x).sum()), B)
+    monkeypatch.setenv("PURESTATE_HOST_LOWERING", "native")
+    wrong = host(square, vjp=to_cotangent, writable=True)
+    with pytest.raises(HostSpecError, match=r"a rule of .* writes to an argument"):
+        jax.jit(jax.grad(lambda x: wrong(x).sum()))(B)

@@ -17,7 +17,7 @@ from purestate._host.call.leaf import Leaf, type_text
 from purestate._host.call.operation import Operation
 from purestate._host.derivatives.derivative import Derivative
 from purestate._host.native.differences import differences
-from purestate._host.native.functions import is_dispatcher, needs_python
+from purestate._host.native.functions import is_dispatcher, may_write
 from purestate._host.native.handler import Signature, compiled, entry
 from purestate._host.native.numba_parts import NumbaError
 from purestate._host.native.raising import Record
@@ -59,6 +59,11 @@ class Call:
     rule: str = ""
     threads: bool = False
 
+    @property
+    def function(self) -> Any:
+        """The user's own that is called: the host function, or a rule."""
+        return self.op.options.fn if self.rule == "differences" else self.fn
+
     def target(self) -> str | None:
         """Return the name of the operation, None if there is none.
 
@@ -98,7 +103,8 @@ class Call:
                 None if found == leaf.dtype else found
                 for found, leaf in zip(wide, self.operands, strict=True)
             ),
-            options.writable,
+            len(self.op.ins) if options.writable else 0,
+            may_write(self.function),
         )
 
     def _registered(self, results: list[Leaf]) -> str | None:
@@ -115,7 +121,7 @@ class Call:
             self.casting,
             rule=self.rule,
         )
-        if found is None or needs_python(call):
+        if found is None:
             return None
         whole = dataclasses.replace(
             signature,
@@ -140,7 +146,13 @@ class Call:
         what = self.op.options.label
         if self.fn is not self.op.options.fn:
             what = f"{function_name(self.fn)}, a rule of {what},"
-        if "readonly" in str(error):
+        if not self.fn._can_compile:
+            why = (
+                "it is compiled for signatures of its own, and for none that these "
+                "are.\nLeave the signatures out; or say writable=True if they are for "
+                "arrays that may be written to, and get copies."
+            )
+        elif "readonly" in str(error):
             why = (
                 "it writes to an argument.\nArguments are arrays that nobody may write "
                 "to: copy what is written to, or say writable=True, which hands in "

@@ -19,7 +19,6 @@ from purestate._host.native.difference_terms import (
     quotient,
     reach,
 )
-from purestate._host.native.functions import needs_python
 from purestate._host.native.handler import Signature, entry, made
 from purestate._host.native.raising import Record, note
 from purestate._host.native.signatures import described, parts
@@ -45,7 +44,7 @@ def differences(derivative: Derivative, plain: Any) -> Any:
         return options.native_code[key]
     call, returned = entry(plain.fn, signature)
     found = parts(returned, op.out_tree, op.outs, op.inexact_outs, options.casting)
-    if found is None or needs_python(call):
+    if found is None:
         return None
     step = options.eps or _default_step(derivative)
     record = Record(
@@ -73,7 +72,7 @@ def differences(derivative: Derivative, plain: Any) -> Any:
         leaf = op.ins[i]
         names[f"T{i}"] = (leaf.wide if options.upcast else leaf.dtype).type
     write = _reverse if kind == "vjp" else _forward
-    text = write(derivative, [text for text, _ in found])
+    text = write(derivative, [text for text, _ in found], signature.copied)
     rule = made(text, "rule", names)
     rule.py_func.__module__ = plain.fn.py_func.__module__
     rule.py_func.__qualname__ = f"{plain.fn.py_func.__qualname__}.{options.grad}.{kind}"
@@ -90,10 +89,10 @@ def _default_step(derivative: Derivative) -> float:
     return float(max(map(epsilon, given)) ** power)
 
 
-def _reverse(derivative: Derivative, results: list[str]) -> str:
+def _reverse(derivative: Derivative, results: list[str], copied: bool) -> str:
     """Return the text of the product with cotangents: one element after the other."""
     op, count = derivative.op, len(derivative.op.ins)
-    call = _call(derivative)
+    call = _call(derivative, copied)
     central = op.options.grad == "fd"
     lines = []
     for i in derivative.wrt:
@@ -132,10 +131,10 @@ def _reverse(derivative: Derivative, results: list[str]) -> str:
     return _function(count + len(results), [*lines, f"return ({made})"])
 
 
-def _forward(derivative: Derivative, results: list[str]) -> str:
+def _forward(derivative: Derivative, results: list[str], copied: bool) -> str:
     """Return the text of the product with tangents: a step in their direction."""
     op, count = derivative.op, len(derivative.op.ins)
-    call = _call(derivative)
+    call = _call(derivative, copied)
     central = op.options.grad == "fd"
     lines, moves = ["h = np.inf"], dict[str, list[str]]()
     for number, i in enumerate(derivative.wrt):
@@ -176,15 +175,15 @@ def _function(operands: int, lines: list[str]) -> str:
     return "\n".join([f"def rule({names}):", *(f"    {line}" for line in lines)])
 
 
-def _call(derivative: Derivative) -> str:
+def _call(derivative: Derivative, copied: bool) -> str:
     """Return the text of an evaluation at the point that has been moved."""
     op = derivative.op
     names = []
     for i in range(len(op.ins)):
         name = f"b{i}" if i in derivative.wrt else f"x{i}"
-        if op.options.writable:  # each evaluation may write to its own
+        if op.options.writable or copied:  # each evaluation may write to its own
             name = f"{name}.copy()"
-        elif i in derivative.wrt:
+        if not op.options.writable and (copied or i in derivative.wrt):
             name = f"as_readonly({name})"
         names.append(name)
     return f"r = call({', '.join(names)})"

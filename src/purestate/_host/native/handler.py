@@ -49,7 +49,8 @@ class Signature:
         call: the call as text, with `fn` for the function and x0, x1, ... for operands.
         operands: dtype and rank of each, without batch axes.
         wide: the dtype that each operand is cast to, None for none.
-        writable: whether operands are copies.
+        writable: how many of the first operands are copies that may be written to.
+        copied: whether the others are copies, too, as numba may not see writes to them.
         results: dtype and rank of each.
         parts: where each is in what the function returns, as text with `r` for it; or
             "", for zeros.
@@ -59,7 +60,8 @@ class Signature:
     call: str
     operands: tuple[tuple[Any, int], ...]
     wide: tuple[Any, ...]
-    writable: bool = False
+    writable: int = 0
+    copied: bool = False
     results: tuple[tuple[Any, int], ...] = ()
     parts: tuple[str, ...] = ()
     threads: bool = False
@@ -73,8 +75,10 @@ class Signature:
     def argument_types(self) -> tuple[Any, ...]:
         """Numba's types of the operands, as the function gets them."""
         return tuple(
-            array_type(wide or dtype, ndim, readonly=not self.writable)
-            for (dtype, ndim), wide in zip(self.operands, self.wide, strict=True)
+            array_type(wide or dtype, ndim, readonly=i >= self.writable)
+            for i, ((dtype, ndim), wide) in enumerate(
+                zip(self.operands, self.wide, strict=True)
+            )
         )
 
 
@@ -190,10 +194,10 @@ def _source(signature: Signature, names: dict[str, Any]) -> str:
         if signature.wide[i] is not None:
             names[f"W{i}"] = signature.wide[i].type
             made = f"{made}.astype(W{i})"
-            if not signature.writable:
-                made = f"as_readonly({made})"
-        elif signature.writable:
+        elif i < signature.writable or signature.copied:
             made = f"{made}.copy()"
+        if i >= signature.writable:
+            made = f"as_readonly({made})"
         lines.append(f"        x{i} = {made}")
     lines.append(f"        r = call({', '.join(signature.names)})")
     for k, (dtype, ndim) in enumerate(signature.results):

@@ -36,7 +36,8 @@ impl_ret_borrowed: Any = _imputils.impl_ret_borrowed
 make_array: Any = _arrayobj.make_array
 populate_array: Any = _arrayobj.populate_array
 # Where they are used: names of modules, of the context of an intrinsic, of what a
-# dispatcher has compiled, of dispatchers, and of callbacks.
+# dispatcher has compiled, of dispatchers, of classes that are compiled (JitClassType),
+# and of callbacks.
 INTERNALS = {
     "numba.core.cgutils": (
         *("alloca_once", "alloca_once_value", "get_or_insert_function"),
@@ -48,7 +49,8 @@ INTERNALS = {
         *("add_linking_libs", "call_conv.raise_error", "call_internal_no_propagate"),
         *("compile_internal", "get_python_api", "insert_const_string"),
     ),
-    "compiled": ("environment", "fndesc", "library", "lifted", "signature"),
+    "class": ("jit_methods",),
+    "compiled": ("environment", "fndesc", "library", "signature"),
     "dispatcher": ("_can_compile", "overloads", "py_func", "targetoptions"),
     "callback": ("_library", "address"),
 }

@@ -62,22 +62,24 @@ def parts(
         chosen: which of them are results.
         casting: numpy's rule for other dtypes.
         rule: "vjp" or "jvp" of what returns derivatives: None then stands for zeros,
-            which are "" here, and of a "vjp" one value for a tuple of one.
+            which are "" here, for a leaf, for all, and of a "vjp" for an argument; and
+            of a "vjp" one value for a tuple of one.
 
     Returns:
         None if it is not what is declared: then a callback says so.
     """
     found: dict[int, tuple[str, Any]] = {}
 
-    def walk(part: Any, kind: Any, text: str) -> None:
-        if rule and isinstance(kind, types.NoneType):
+    def walk(part: Any, kind: Any, text: str, depth: int = 0) -> None:
+        may_be_none = rule and (type(part) is int or depth <= (rule == "vjp"))
+        if may_be_none and isinstance(kind, types.NoneType):
             for i in jax.tree.leaves(part):
                 found[i] = ("", leaves[i].dtype)
         elif type(part) is tuple:
             if not isinstance(kind, types.BaseAnonymousTuple) or len(kind) != len(part):
                 raise TypeError
             for i, (each, own) in enumerate(zip(part, kind, strict=True)):
-                walk(each, own, f"{text}[{i}]")
+                walk(each, own, f"{text}[{i}]", depth + 1)
         elif part is None:
             if not isinstance(kind, types.NoneType):
                 raise TypeError

@@ -45,7 +45,7 @@ def _why_not(options: Options, fn: Any) -> str:
     for name, is_given in declared.items():
         if is_given:
             return f"it is declared with {name}, which needs Python"
-    from purestate._host.native.functions import aborts
+    from purestate._host.native.functions import aborts, needs_python
     from purestate._host.native.trial import why_not_here
 
     if aborts(fn):
@@ -53,6 +53,8 @@ def _why_not(options: Options, fn: Any) -> str:
             "it has parallel=True, and numba's own pool of threads, workqueue, ends "
             "the process where two threads use it: install OpenMP or TBB for numba"
         )
+    if needs_python(fn):
+        return "it has blocks of numba.objmode, which need Python"
     why = why_not_here()
     return f"native operations do not work here: {why}" if why else ""
 
@@ -103,7 +105,9 @@ def _target(op: Operation, derivative: Derivative | None, batch: Batch) -> Any:
 
     options = op.options
     found = call_of(op, batch) if derivative is None else product_of(derivative, batch)
-    if found is None or not is_dispatcher(found.fn) or _why_not(options, found.fn):
+    if found is None or not is_dispatcher(found.fn):
+        return None
+    if _why_not(options, found.function):
         return None
     name = found.target()
     if name is None:
