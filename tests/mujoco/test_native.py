@@ -282,9 +282,7 @@ def test_without_numba_the_engine_is_refused():
     done = python(code, check=True)
 
     assert done.stdout.startswith('engine="native" needs numba, the extra `numba` (')
-    assert done.stdout.strip().endswith(
-        'pip install "purestate[numba]", or leave engine= out.'
-    )
+    assert done.stdout.strip().endswith("pip install numba, or leave engine= out.")
 
 
 # --- what it leans on in MuJoCo ----------------------------------------------------------

@@ -80,7 +80,7 @@ class HostCalls:
             except ModuleNotFoundError as error:
                 raise SimSpecError(
                     f'engine="native" needs numba, the extra `numba` ({error}): pip '
-                    f'install "purestate[numba]", or leave engine= out.'
+                    f"install numba, or leave engine= out."
                 ) from error
 
             native = NativeSteps(
