@@ -8,6 +8,7 @@ import collections
 import contextlib
 import copy
 import dataclasses
+import gc
 import os
 import pickle
 import pickletools
@@ -71,11 +72,13 @@ def frames(function, *files):
             names.append(code.co_name)
 
     before = sys.getprofile()
+    gc.disable()  # a collection calls functions of jax, whenever it comes
     sys.setprofile(note)
     try:
         function()
     finally:
         sys.setprofile(before)
+        gc.enable()
     return names
 
 
